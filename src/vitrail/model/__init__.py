@@ -1,0 +1,1 @@
+"""The network, nothing else: tensors in, tensors out."""

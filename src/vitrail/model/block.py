@@ -1,0 +1,74 @@
+"""The encoder block, pre-norm or post-norm, with its MLP, layer scale and drop path. The shape is kept: (B, M, D)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.model.attention import SelfAttention
+from vitrail.model.config import ViTConfig
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    if activation == "swiglu":
+        gate, value = x.chunk(2, dim=-1)
+        return F.silu(gate) * value
+    if activation == "quick_gelu":  # OpenAI's CLIP
+        return x * torch.sigmoid(1.702 * x)
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+class MLP(nn.Module):
+    """D -> mlp_width -> D. SwiGLU has two maps up, packed in one: the gate first, then the value."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        assert config.mlp_width is not None
+        self.activation = config.activation
+        self.up = nn.Linear(config.width, config.mlp_width * (2 if config.activation == "swiglu" else 1))
+        self.down = nn.Linear(config.mlp_width, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(activate(self.up(x), self.activation))  # (B, M, mlp_width)
+        return self.dropout(self.down(x))  # (B, M, D)
+
+
+class Branch(nn.Module):
+    """What a residual branch does to its result before it is added: layer scale, then drop path."""
+
+    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+        super().__init__()
+        self.drop_path = drop_path
+        self.scale = nn.Parameter(torch.empty(config.width)) if config.layer_scale is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scale is not None:
+            x = x * self.scale
+        if self.training and self.drop_path > 0:  # a whole image's branch is dropped, the others are scaled up
+            keep = 1 - self.drop_path
+            x = x * x.new_empty(x.shape[0], 1, 1).bernoulli_(keep).div_(keep)
+        return x
+
+
+class Block(nn.Module):
+    """Pre-norm: x = x + MSA(LN(x)), x = x + MLP(LN(x)). Post-norm: x = LN(x + MSA(x)), x = LN(x + MLP(x))."""
+
+    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+        super().__init__()
+        self.pre = config.norm == "pre"
+        self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.attention = SelfAttention(config)
+        self.branch1 = Branch(config, drop_path)
+        self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = MLP(config)
+        self.branch2 = Branch(config, drop_path)
+
+    def forward(self, x: Tensor, turns: Tensor | None = None, queries: int | None = None) -> Tensor:
+        """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others."""
+        if self.pre:
+            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), turns, queries))
+            return x + self.branch2(self.mlp(self.norm2(x)))
+        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, turns, queries)))
+        return self.norm2(x + self.branch2(self.mlp(x)))

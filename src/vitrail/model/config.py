@@ -1,0 +1,285 @@
+"""Every architectural choice of the network, in one validated, immutable object that is JSON both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from vitrail.errors import VitrailError
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "stem": ("linear", "conv", "features"),
+    "positions": ("learned", "sincos1d", "sincos2d", "rotary", "none"),
+    "cls_position": ("learned", "fixed", "none"),
+    "cls_init": ("normal", "zeros"),
+    "resample": ("bicubic_antialias", "bicubic", "bicubic_offset", "linear"),
+    "norm": ("pre", "post"),
+    "final_norm": ("tokens", "pooled", "none"),
+    "activation": ("gelu", "gelu_tanh", "quick_gelu", "swiglu"),
+    "pool": ("cls", "mean", "cls_mean", "attention", "none"),
+    "head": ("linear", "mlp"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """One Vision Transformer. The defaults are S/16 at 224 px with 1000 classes.
+
+    Sizes are `(height, width)`; one whole number stands for a square. `None` for `mlp_width`, `head_width`,
+    `cls_position` and `final_norm` means the usual value, which is filled in, so a config always reads back complete.
+    """
+
+    # 1. image to tokens
+    image_size: tuple[int, int] = (224, 224)
+    patch_size: tuple[int, int] = (16, 16)
+    channels: int = 3
+    stem: str = "linear"  # linear: flatten and project; conv: small convolutions; features: the user's CNN
+    feature_channels: int | None = None  # F, the channels of the user's CNN; only with stem="features"
+    patch_bias: bool = True  # CLIP has none
+
+    # 2. prefix tokens and positions
+    cls_token: bool = True
+    cls_init: str = "normal"  # normal(0.02) or zeros
+    distillation: bool = False  # DeiT's second [CLS], with a head of its own
+    registers: int = 0
+    positions: str = "learned"
+    cls_position: str | None = None  # learned, fixed (the formula's own value for slot 0), none
+    resample: str = "bicubic_antialias"  # how learned positions go to another grid; families differ, see positions.py
+    rotary_base: float = 100.0
+    stem_norm: bool = False  # CLIP's extra norm before the blocks
+
+    # 3. encoder
+    width: int = 384
+    depth: int = 12
+    heads: int = 6
+    mlp_width: int | None = None  # 4 x width
+    activation: str = "gelu"
+    norm: str = "pre"
+    norm_eps: float = 1e-6
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    layer_scale: float | None = None  # the initial value, or no layer scale
+
+    # 4. from tokens to answers
+    pool: str = "cls"
+    final_norm: str | None = None  # tokens: before pooling; pooled: after it; none (post-norm blocks end in a norm)
+    classes: int = 1000  # outputs of the head; 0: no head, the pooled vector itself
+    head: str = "linear"
+    head_width: int | None = None  # hidden width of head="mlp"
+    head_bias: bool = True
+
+    # training only
+    dropout: float = 0.0  # after the positions, after attention's output, after each step of the MLP
+    attention_dropout: float = 0.0
+    head_dropout: float = 0.0
+    drop_path: float = 0.0  # of the last block; earlier blocks linearly less
+
+    def __post_init__(self) -> None:
+        self._set("image_size", _pair("image_size", self.image_size))
+        self._set("patch_size", _pair("patch_size", self.patch_size))
+        self._check_types()
+        if self.mlp_width is None:
+            self._set("mlp_width", 4 * self.width)
+        if self.head == "mlp" and self.head_width is None:
+            self._set("head_width", self.width)
+        if self.cls_position is None:
+            self._set("cls_position", self._usual_cls_position())
+        if self.final_norm is None:
+            self._set("final_norm", "tokens" if self.norm == "pre" else "none")
+        self._check_choices()
+        self._check_numbers()
+        self._check_together()
+
+    # ---- sizes that follow from the choices
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches (down, across) at the native image size."""
+        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+
+    @property
+    def patches(self) -> int:
+        """N, the number of patch tokens at the native image size."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def prefix(self) -> int:
+        """How many tokens stand before the patches: [CLS], distillation, registers."""
+        return int(self.cls_token) + int(self.distillation) + self.registers
+
+    @property
+    def prefix_positions(self) -> int:
+        """How many of the prefix tokens have a learned position (registers never do)."""
+        return int(self.cls_token) + int(self.distillation) if self.cls_position == "learned" else 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + self.patches
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def pooled_width(self) -> int:
+        return 2 * self.width if self.pool == "cls_mean" else self.width
+
+    # ---- JSON, and a changed copy
+
+    def replace(self, **changes: Any) -> ViTConfig:
+        """A copy with some fields changed; values that followed from the old ones follow from the new ones."""
+        unknown = [name for name in changes if name not in _FIELDS]
+        if unknown:
+            raise VitrailError(_unknown_key(unknown[0]))
+        follows = {
+            "mlp_width": self.mlp_width == 4 * self.width,
+            "head_width": self.head == "mlp" and self.head_width == self.width,
+            "cls_position": self.cls_position == self._usual_cls_position(),
+            "final_norm": self.final_norm == ("tokens" if self.norm == "pre" else "none"),
+        }
+        values = {name: getattr(self, name) for name in _FIELDS}
+        values.update({name: None for name, usual in follows.items() if usual})
+        if "head" in changes and changes["head"] != "mlp":
+            values["head_width"] = None
+        values.update(changes)
+        return ViTConfig(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ViTConfig:
+        if not isinstance(values, dict):
+            raise VitrailError(f"a config is a JSON object of named fields, not {type(values).__name__}")
+        for name in values:
+            if name not in _FIELDS:
+                raise VitrailError(_unknown_key(name))
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> ViTConfig:
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, a number of thousands of digits
+            raise VitrailError(f"the config is not JSON: {error}") from None
+        return cls.from_dict(values)
+
+    # ---- validation
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # the class is frozen for everyone else
+
+    def _usual_cls_position(self) -> str:
+        if not self.cls_token or self.positions in ("rotary", "none"):
+            return "none"
+        return "learned" if self.positions == "learned" else "fixed"
+
+    def _check_types(self) -> None:
+        for name, field in _FIELDS.items():
+            value = getattr(self, name)
+            kinds = str(field.type).split(" | ")
+            if (value is None and "None" in kinds) or kinds[0].startswith("tuple"):
+                continue
+            if kinds[0] == "float" and type(value) is int and abs(value) <= 2**53:  # beyond, a float is another number
+                self._set(name, float(value))
+            elif type(value).__name__ != kinds[0]:
+                words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
+                raise VitrailError(f"{name} is {words[kinds[0]]}, not {value!r}")
+
+    def _check_choices(self) -> None:
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise VitrailError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
+
+    def _check_numbers(self) -> None:
+        assert self.mlp_width is not None
+        for name in ("channels", "width", "depth", "heads", "mlp_width"):
+            if getattr(self, name) < 1:
+                raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("registers", "classes"):
+            if getattr(self, name) < 0:
+                raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        for name in ("feature_channels", "head_width"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("dropout", "attention_dropout", "head_dropout", "drop_path"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+        if not (self.norm_eps > 0 and math.isfinite(self.norm_eps)):
+            raise VitrailError(f"norm_eps is {self.norm_eps}; it must be a small number above 0")
+        if not (self.rotary_base > 1 and math.isfinite(self.rotary_base)):
+            raise VitrailError(f"rotary_base is {self.rotary_base}; it must be above 1")
+        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
+            raise VitrailError(f"layer_scale is {self.layer_scale}; it must be a finite number or null")
+
+    def _check_together(self) -> None:
+        for axis, size, patch in zip(("height", "width"), self.image_size, self.patch_size, strict=True):
+            if size % patch:
+                nearest = [patch * times for times in (size // patch, size // patch + 1) if times]
+                raise VitrailError(
+                    f"image_size has {axis} {size}, which patch_size {patch} does not divide: "
+                    f"choose {' or '.join(map(str, nearest))}"
+                )
+        if self.patches > 2**18:
+            raise VitrailError(f"image_size and patch_size give {self.patches:,} patches, more than {2**18:,}")
+        if self.width % self.heads:
+            raise VitrailError(f"width {self.width} is not divisible by heads {self.heads}")
+        divisor = {"sincos1d": 2, "sincos2d": 4}.get(self.positions, 1)
+        if self.width % divisor:
+            raise VitrailError(f"positions {self.positions!r} need a width divisible by {divisor}, not {self.width}")
+        if self.positions == "rotary" and self.head_dim % 4:
+            raise VitrailError(
+                f"positions 'rotary' need width / heads divisible by 4, "
+                f"not {self.width} / {self.heads} = {self.head_dim}"
+            )
+        if self.stem == "features" and self.feature_channels is None:
+            raise VitrailError("stem 'features' needs feature_channels, the channels of your CNN's feature map")
+        if self.stem != "features" and self.feature_channels is not None:
+            raise VitrailError(f"feature_channels {self.feature_channels} goes with stem 'features', not {self.stem!r}")
+        if self.head != "mlp" and self.head_width is not None:
+            raise VitrailError(f"head_width {self.head_width} goes with head 'mlp', not {self.head!r}")
+        self._check_cls()
+
+    def _check_cls(self) -> None:
+        if not self.cls_token:
+            if self.pool in ("cls", "cls_mean"):
+                raise VitrailError(f"pool {self.pool!r} needs cls_token true, not false; 'mean' and 'attention' do not")
+            if self.distillation:
+                raise VitrailError("distillation true needs cls_token true, not false")
+            if self.cls_position != "none":
+                raise VitrailError(f"cls_position {self.cls_position!r} needs cls_token true, not false")
+        if self.distillation and self.pool != "cls":
+            raise VitrailError(f"distillation true goes with pool 'cls', not {self.pool!r}")
+        if self.cls_position == "fixed" and self.positions not in ("sincos1d", "sincos2d"):
+            raise VitrailError(f"cls_position 'fixed' goes with positions sincos1d or sincos2d, not {self.positions!r}")
+        if self.cls_position == "learned" and self.positions in ("rotary", "none"):
+            raise VitrailError(f"cls_position 'learned' goes with added positions, not {self.positions!r}")
+
+
+_FIELDS = {field.name: field for field in dataclasses.fields(ViTConfig)}
+
+
+def _pair(name: str, value: Any) -> tuple[int, int]:
+    """`16` and `[16, 16]` are both `(16, 16)`."""
+    pair = (value, value) if isinstance(value, int) else value
+    if (
+        not isinstance(pair, tuple | list)
+        or len(pair) != 2
+        or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in pair)
+    ):
+        raise VitrailError(f"{name} is a whole number above 0 or a pair of them (height, width), not {value!r}")
+    return pair[0], pair[1]
+
+
+def _unknown_key(name: Any) -> str:
+    close = difflib.get_close_matches(str(name), _FIELDS, n=1)
+    return f"the config has no field {name!r}" + (f": did you mean {close[0]!r}?" if close else "")

@@ -1,0 +1,219 @@
+"""What a config costs before a weight exists: parameters, tokens, multiply-adds, memory.
+
+Multiply-adds are those of the matrix products and convolutions of a full forward pass, every token through every block,
+then pooling and head: the figure that papers print. (`ViT.forward` itself does less with [CLS] pooling: its last block
+carries only [CLS] on.) Norms, softmax, activations and additions are not counted, nor is a user's CNN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vitrail.model.config import ViTConfig
+
+FLOAT32 = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Cost:
+    image_size: tuple[int, int]
+    batch: int
+    grid: tuple[int, int]
+    tokens: int  # prefix + N
+    parameters: int
+    multiply_adds: int  # of the whole batch
+    attention_entries: int  # of one head in one block: tokens^2
+    weight_bytes: int
+    activation_bytes: int  # the most that is alive at once in inference, estimated
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.weight_bytes + self.activation_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        values = asdict(self) | {"memory_bytes": self.memory_bytes}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def cost(
+    config: ViTConfig, image_size: tuple[int, int] | int | None = None, batch: int = 1, bytes_per_value: int = FLOAT32
+) -> Cost:
+    """The cost of one forward pass, at the config's own image size or at another, to which positions are resampled."""
+    at_size = config if image_size is None else config.replace(image_size=image_size)
+    return Cost(
+        image_size=at_size.image_size,
+        batch=batch,
+        grid=at_size.grid,
+        tokens=at_size.tokens,
+        parameters=parameters(config),
+        multiply_adds=multiply_adds(at_size, batch),
+        attention_entries=at_size.tokens**2,
+        weight_bytes=parameters(config) * bytes_per_value,
+        activation_bytes=batch * _peak_values(at_size) * bytes_per_value,
+    )
+
+
+# ---- parameters
+
+
+def parameters(config: ViTConfig) -> int:
+    width = config.width
+    norm = 2 * width
+    total = _stem_parameters(config)
+    total += config.prefix * width + _position_parameters(config) + config.stem_norm * norm
+    total += config.depth * _block_parameters(config)
+    if config.final_norm != "none":
+        total += 2 * (config.pooled_width if config.final_norm == "pooled" else width)
+    if config.pool == "attention":
+        total += width + 4 * _linear(width, width) + norm + _mlp_parameters(config)  # query, q k v and out, norm, MLP
+    return total + _heads(config) * _head_parameters(config)
+
+
+def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    return (inputs + bias) * outputs
+
+
+def _stem_parameters(config: ViTConfig) -> int:
+    inputs = _stem_inputs(config)
+    total = _linear(inputs, config.width, config.patch_bias)
+    for step in _conv_steps(config):
+        total += step.weights + 2 * step.outputs  # a batch norm's scale and shift follow each convolution
+    return total
+
+
+def _position_parameters(config: ViTConfig) -> int:
+    patches = config.patches if config.positions == "learned" else 0
+    return (config.prefix_positions + patches) * config.width
+
+
+def _block_parameters(config: ViTConfig) -> int:
+    width = config.width
+    attention = _linear(width, 3 * width, config.qkv_bias) + _linear(width, width)
+    if config.qk_norm:
+        attention += 4 * config.head_dim
+    scales = 2 * width if config.layer_scale is not None else 0
+    return 4 * width + attention + _mlp_parameters(config) + scales  # 4 width: two norms
+
+
+def _mlp_parameters(config: ViTConfig) -> int:
+    return _linear(config.width, _up_width(config)) + _linear(_mlp_width(config), config.width)
+
+
+def _head_parameters(config: ViTConfig) -> int:
+    hidden = config.head_width
+    if hidden is None:
+        return _linear(config.pooled_width, config.classes, config.head_bias)
+    return _linear(config.pooled_width, hidden) + _linear(hidden, config.classes, config.head_bias)
+
+
+# ---- multiply-adds
+
+
+def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
+    """Of the full forward pass of a batch at the config's image size."""
+    width, tokens = config.width, config.tokens
+    stem = config.patches * _stem_inputs(config) * width
+    stem += sum(step.weights * step.positions for step in _conv_steps(config))
+    projections = 4 * tokens * width**2  # Q, K, V and out
+    attention = 2 * tokens**2 * width  # scores Q K^T and weighted sum A V, over all heads
+    blocks = config.depth * (projections + attention + tokens * _mlp_multiply_adds(config))
+    total = batch * (stem + blocks + _heads(config) * _answers(config) * _head_multiply_adds(config))
+    if config.pool == "attention":
+        # one query: K and V of every token, scores and sum, out, MLP; its own projection once for the whole batch
+        each = 2 * tokens * width**2 + 2 * tokens * width + width**2 + _mlp_multiply_adds(config)
+        total += batch * each + width**2
+    return total
+
+
+def _mlp_multiply_adds(config: ViTConfig) -> int:
+    """Of one token."""
+    return config.width * (_up_width(config) + _mlp_width(config))
+
+
+def _head_multiply_adds(config: ViTConfig) -> int:
+    hidden = config.head_width
+    if hidden is None:
+        return config.pooled_width * config.classes
+    return config.pooled_width * hidden + hidden * config.classes
+
+
+# ---- memory
+
+
+def _peak_values(config: ViTConfig) -> int:
+    """The most numbers alive at once in one image's forward pass without gradients, weights aside.
+
+    Three moments compete: the stem (image and patches, or feature maps of the conv stem), attention and MLP of a block.
+    Fused attention never stores the tokens x tokens map. What the allocator keeps back is not counted.
+    """
+    width, tokens = config.width, config.tokens
+    image = config.channels * math.prod(config.image_size)
+    if config.stem == "linear":
+        stem = 2 * image + config.patches * width
+    else:
+        maps = [0] + [step.outputs * step.positions for step in _conv_steps(config)]  # 0: the image is counted apart
+        stem = image + max(before + 2 * after for before, after in zip(maps, maps[1:] or [image], strict=False))
+    turned = 3 * (config.positions == "rotary") + 2 * config.qk_norm  # new copies of Q and K
+    attention = tokens * width * (6 + turned)  # the residual, its norm, Q, K, V, and the heads' sums
+    # silu(gate) beside gate and value and their product; x beside its sigmoid and their product; x beside gelu(x)
+    wide = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2) * _mlp_width(config)
+    mlp = tokens * (3 * width + wide)  # the block's input, the residual, its norm
+    return max(stem, image + max(attention, mlp))
+
+
+# ---- shared
+
+
+@dataclass(frozen=True)
+class _ConvStep:
+    weights: int
+    outputs: int
+    positions: int  # where the kernel is applied in one image
+
+
+def _conv_steps(config: ViTConfig) -> list[_ConvStep]:
+    """The conv stem's convolutions, read off the module itself so that its plan is written down once."""
+    if config.stem != "conv":
+        return []
+    import torch  # here: the cost of any other config is plain arithmetic
+
+    from vitrail.model.patches import ConvStem
+
+    steps = []
+    height, width = config.image_size
+    with torch.device("meta"):
+        stem = ConvStem(config)
+    for layer in stem.layers:
+        if isinstance(layer, torch.nn.Conv2d):
+            height, width = height // layer.stride[0], width // layer.stride[1]
+            steps.append(_ConvStep(layer.weight.numel(), layer.out_channels, height * width))
+    return steps
+
+
+def _stem_inputs(config: ViTConfig) -> int:
+    """What the stem's linear map reads at each patch."""
+    if config.stem == "linear":
+        return config.channels * math.prod(config.patch_size)
+    if config.feature_channels is not None:
+        return config.feature_channels
+    return _conv_steps(config)[-1].outputs
+
+
+def _mlp_width(config: ViTConfig) -> int:
+    assert config.mlp_width is not None  # filled in by the config
+    return config.mlp_width
+
+
+def _up_width(config: ViTConfig) -> int:
+    return _mlp_width(config) * (2 if config.activation == "swiglu" else 1)
+
+
+def _heads(config: ViTConfig) -> int:
+    return 0 if config.classes == 0 else 1 + config.distillation
+
+
+def _answers(config: ViTConfig) -> int:
+    """How many vectors the head is applied to."""
+    return config.patches if config.pool == "none" else 1

@@ -1,0 +1,161 @@
+"""Image to patch tokens: (B, C, H, W) -> (B, N, D), N = HW / P^2, patches in row-major order."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+from vitrail.model.config import ViTConfig
+
+
+def check_images(images: Tensor, channels: int, patch_size: tuple[int, int]) -> None:
+    """Refuse what the stem cannot split, naming both numbers. Nothing is cropped silently."""
+    if images.dim() != 4:
+        raise VitrailError(f"images have shape (batch, channels, height, width), 4 numbers, not {tuple(images.shape)}")
+    if images.shape[1] != channels:
+        raise VitrailError(f"the images have {images.shape[1]} channels, the model takes {channels}")
+    if not images.is_floating_point():
+        raise VitrailError(f"images are floating point, scaled by the model's preprocessing, not {images.dtype}")
+    for axis, size, patch in zip(("height", "width"), images.shape[2:], patch_size, strict=True):
+        if size == 0:
+            raise VitrailError(f"the images are empty: {axis} 0, and a patch needs {patch}")
+        if size % patch:
+            raise VitrailError(
+                f"image {axis} {size} is not divisible by the patch size {patch}: "
+                f"resize it, or ask for padding with pad=True"
+            )
+
+
+def pad_to_patches(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """Zeros below and to the right, up to the next whole patch."""
+    down = -images.shape[-2] % patch_size[0]
+    right = -images.shape[-1] % patch_size[1]
+    return F.pad(images, (0, right, 0, down)) if down or right else images
+
+
+def patchify(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """(B, C, H, W) -> (B, N, P^2 C): each patch flattened row by row, its channels last."""
+    batch, channels, height, width = images.shape
+    down, across = patch_size
+    tiles = images.reshape(batch, channels, height // down, down, width // across, across)
+    tiles = tiles.permute(0, 2, 4, 3, 5, 1)  # (B, h, w, P, P, C)
+    return tiles.flatten(3).flatten(1, 2)  # (B, N, P^2 C)
+
+
+def unpatchify(patches: Tensor, grid: tuple[int, int], patch_size: tuple[int, int]) -> Tensor:
+    """(B, N, P^2 C) -> (B, C, H, W): the way back."""
+    batch, down, across = patches.shape[0], *patch_size
+    channels = patches.shape[2] // (down * across)
+    tiles = patches.reshape(batch, *grid, down, across, channels)
+    tiles = tiles.permute(0, 5, 1, 3, 2, 4)  # (B, C, h, P, w, P)
+    return tiles.flatten(4).flatten(2, 3)  # (B, C, H, W)
+
+
+def conv_to_linear(weight: Tensor) -> Tensor:
+    """The weight of a strided convolution (D, C, P, P) as that of the same linear map (D, P^2 C)."""
+    return weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1)
+
+
+def linear_to_conv(weight: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """(D, P^2 C) -> (D, C, P, P)."""
+    return weight.reshape(weight.shape[0], *patch_size, -1).permute(0, 3, 1, 2)
+
+
+class LinearStem(nn.Module):
+    """x W_E + b_E: every patch flattened and sent through one shared linear map, no activation."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.patch_size = config.patch_size
+        pixels = config.patch_size[0] * config.patch_size[1] * config.channels
+        self.projection = nn.Linear(pixels, config.width, bias=config.patch_bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = patchify(images, self.patch_size)  # (B, N, P^2 C)
+        return self.projection(patches)  # (B, N, D)
+
+
+class ConvStem(nn.Module):
+    """Convolutions whose strides multiply to the patch size, then the linear map: trains better on little data.
+
+    One convolution for each prime factor of the patch size (16 = 2 x 2 x 2 x 2), the width doubling up to D.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        strides = list(zip_longest(*(_prime_factors(side) for side in config.patch_size), fillvalue=1)) or [(1, 1)]
+        layers: list[nn.Module] = []
+        channels = config.channels
+        for left, stride in zip(reversed(range(len(strides))), strides, strict=True):
+            out = max(8, config.width >> left)
+            kernel = [max(3, side | 1) for side in stride]  # odd, and no narrower than the step
+            padding = [(k - side + 1) // 2 for k, side in zip(kernel, stride, strict=True)]
+            layers.append(nn.Conv2d(channels, out, kernel, stride, padding, bias=False))  # type: ignore[arg-type]
+            layers += [nn.BatchNorm2d(out), nn.GELU()]
+            channels = out
+        self.layers = nn.Sequential(*layers)
+        self.projection = nn.Linear(channels, config.width, bias=config.patch_bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.layers(images)  # (B, F, h, w)
+        return self.projection(features.flatten(2).transpose(1, 2))  # (B, N, D)
+
+
+class FeatureStem(nn.Module):
+    """f_i W_F + b_F: each position of a CNN's feature map becomes a token.
+
+    `cnn` is any module (B, C, H, W) -> (B, F, H / P, W / P). Frozen, its weights, statistics and dropout stay still.
+    """
+
+    def __init__(self, config: ViTConfig, cnn: nn.Module, freeze: bool = False) -> None:
+        super().__init__()
+        assert config.feature_channels is not None
+        self.patch_size = config.patch_size
+        self.feature_channels = config.feature_channels
+        self.cnn = cnn
+        self.frozen = freeze
+        if freeze:
+            cnn.requires_grad_(False).eval()
+        self.projection = nn.Linear(config.feature_channels, config.width, bias=config.patch_bias)
+
+    def train(self, mode: bool = True) -> FeatureStem:
+        super().train(mode)
+        if self.frozen:
+            self.cnn.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.cnn(images)  # (B, F, h, w)
+        grid = images.shape[2] // self.patch_size[0], images.shape[3] // self.patch_size[1]
+        expected = (images.shape[0], self.feature_channels, *grid)
+        if tuple(features.shape) != expected:
+            raise VitrailError(f"the CNN's feature map has shape {tuple(features.shape)}, the config says {expected}")
+        return self.projection(features.flatten(2).transpose(1, 2))  # (B, N, D)
+
+
+def build_stem(config: ViTConfig, cnn: nn.Module | None, freeze_cnn: bool) -> nn.Module:
+    if (cnn is not None) != (config.stem == "features"):
+        raise VitrailError(f"a CNN goes with stem 'features' and only with it; the config has stem {config.stem!r}")
+    if cnn is not None:
+        return FeatureStem(config, cnn, freeze_cnn)
+    return ConvStem(config) if config.stem == "conv" else LinearStem(config)
+
+
+def _prime_factors(number: int) -> list[int]:
+    factors, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor += 1
+    return factors
+
+
+def images_from(pixels: Tensor) -> Tensor:
+    """(H, W, C) or (B, H, W, C), as pictures are stored -> (B, C, H, W), as the model takes them."""
+    batch = pixels.unsqueeze(0) if pixels.dim() == 3 else pixels
+    return batch.permute(0, 3, 1, 2).to(torch.get_default_dtype())

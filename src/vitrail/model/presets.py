@@ -1,0 +1,74 @@
+"""Sizes as strings: "S/16" is a ViTConfig, "DINOv2-B/14-reg" another."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from vitrail.errors import VitrailError
+from vitrail.model.config import ViTConfig
+
+# width, depth, heads, MLP width; mu is big_vision's tiny one, for tests
+SIZES = {
+    "mu": (32, 1, 2, 128),
+    "Ti": (192, 12, 3, 768),
+    "S": (384, 12, 6, 1536),
+    "B": (768, 12, 12, 3072),
+    "L": (1024, 24, 16, 4096),
+    "H": (1280, 32, 16, 5120),
+    "g": (1408, 40, 16, 6144),
+}
+PATCHES = (8, 14, 16, 32)
+
+# What a family changes in the plain ViT of the same size, and the sizes it was published in.
+FAMILIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "DeiT": ({}, ("Ti/16", "S/16", "B/16")),
+    "DINO": ({"classes": 0, "resample": "bicubic_offset"}, ("S/8", "S/16", "B/8", "B/16")),
+    "DINOv2": (
+        {"classes": 0, "image_size": 518, "layer_scale": 1.0, "resample": "bicubic_offset"},
+        ("S/14", "B/14", "L/14", "g/14"),
+    ),
+}
+ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "distilled": ("DeiT", {"distillation": True}),
+    "reg": ("DINOv2", {"registers": 4, "resample": "bicubic_antialias"}),
+}
+# DINOv2's g is wider than big_vision's and gated: 4096 = 2/3 of 4 x 1536, rounded up to a multiple of 8.
+DINOV2_GIANT = {"width": 1536, "depth": 40, "heads": 24, "mlp_width": 4096, "activation": "swiglu"}
+
+
+def preset_names() -> list[str]:
+    """Every preset's name. Plain sizes also take any other whole patch size: "mu/4"."""
+    names = [f"{size}/{patch}" for size in SIZES for patch in PATCHES]
+    for family, (_, sizes) in FAMILIES.items():
+        names += [f"{family}-{size}" for size in sizes]
+        for ending, (owner, _) in ENDINGS.items():
+            if owner == family:
+                names += [f"{family}-{size}-{ending}" for size in sizes]
+    return names
+
+
+def is_preset(name: str) -> bool:
+    """Whether the text has a preset's form and a known size: "S/16", "S/7", not "owner/model"."""
+    return name in preset_names() or re.fullmatch(rf"({'|'.join(SIZES)})/\d+", name) is not None
+
+
+def preset(name: str, **changes: Any) -> ViTConfig:
+    """The config of a preset, with some fields changed: `preset("mu/4", image_size=32, classes=10)`."""
+    if not is_preset(name):
+        raise VitrailError(f"there is no preset {name!r}: choose one of {', '.join(preset_names())}")
+    *family, size = name.split("-", 1) if "-" in name else [name]
+    size, _, ending = size.partition("-")
+    letter, patch = size.split("/")
+    width, depth, heads, mlp_width = SIZES[letter]
+    fields: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width}
+    fields["patch_size"] = int(patch)
+    if family:
+        fields |= FAMILIES[family[0]][0]
+        if name.startswith("DINOv2-g"):
+            fields |= DINOV2_GIANT
+    if ending:
+        fields |= ENDINGS[ending][1]
+    if "width" in changes and "mlp_width" not in changes:
+        del fields["mlp_width"]  # follows the new width
+    return ViTConfig.from_dict(fields | changes)

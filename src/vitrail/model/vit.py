@@ -1,0 +1,169 @@
+"""The Vision Transformer, in the order a lecture tells it: patches, [CLS], positions, blocks, pooling, head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrail.errors import VitrailError
+from vitrail.model.block import Block, Branch
+from vitrail.model.config import ViTConfig
+from vitrail.model.patches import build_stem, check_images, pad_to_patches
+from vitrail.model.pooling import AttentionPool, Pool
+from vitrail.model.positions import RotaryPositions, build_positions
+from vitrail.model.presets import preset
+
+
+class Features(NamedTuple):
+    """What the encoder made of an image, token by token, after the final norm if it is one over tokens."""
+
+    cls: Tensor | None  # (B, D)
+    distillation: Tensor | None  # (B, D)
+    registers: Tensor  # (B, R, D)
+    patches: Tensor  # (B, N, D), row by row
+    grid: tuple[int, int]  # N = h w
+    blocks: tuple[Tensor, ...] = ()  # the asked blocks' outputs, (B, prefix + N, D) each, before the final norm
+
+
+class Head(nn.Module):
+    """Dropout, then one linear layer, or an MLP with one tanh layer as in the ViT paper's pre-training."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.head_dropout)
+        width = config.pooled_width
+        self.hidden = nn.Linear(width, config.head_width) if config.head_width is not None else None
+        self.out = nn.Linear(config.head_width or width, config.classes, bias=config.head_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(x)
+        if self.hidden is not None:
+            x = torch.tanh(self.hidden(x))
+        return self.out(x)
+
+
+class ViT(nn.Module):
+    """`ViT("S/16")` or `ViT(ViTConfig(...))`. `cnn` is the user's feature extractor for stem="features"."""
+
+    def __init__(self, config: ViTConfig | str, cnn: nn.Module | None = None, freeze_cnn: bool = False) -> None:
+        super().__init__()
+        config = preset(config) if isinstance(config, str) else config
+        self.config = config
+        self.stem = build_stem(config, cnn, freeze_cnn)
+        self.cls_token = nn.Parameter(torch.empty(1, config.width)) if config.cls_token else None
+        self.distillation_token = nn.Parameter(torch.empty(1, config.width)) if config.distillation else None
+        self.registers = nn.Parameter(torch.empty(config.registers, config.width)) if config.registers else None
+        self.positions = build_positions(config)
+        self.rotary = RotaryPositions(config) if config.positions == "rotary" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.stem_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.stem_norm else None
+        last = config.depth - 1
+        drop_paths = [config.drop_path * (i / last if last else 1) for i in range(config.depth)]
+        self.blocks = nn.ModuleList(Block(config, drop_path) for drop_path in drop_paths)
+        norm_width = config.pooled_width if config.final_norm == "pooled" else config.width
+        self.norm = nn.LayerNorm(norm_width, eps=config.norm_eps) if config.final_norm != "none" else None
+        self.pool = Pool(config)
+        self.head = Head(config) if config.classes else None
+        self.distillation_head = Head(config) if config.classes and config.distillation else None
+        self.checkpointing = False  # recompute each block's activations in the backward pass, to save memory
+        self.initialise()
+
+    def forward(self, images: Tensor, pad: bool = False) -> Tensor:
+        """(B, C, H, W) -> (B, classes), or the pooled (B, D) when there is no head."""
+        x, turns, _ = self.embed(images, pad)  # (B, prefix + N, D)
+        # With [CLS] pooling nobody reads the last block's patches, so they are attended to but not carried on: the same
+        # answer, for 8 % less time in a depth of 12.
+        read = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
+        for block in self.blocks[:-1]:
+            x = self.run(block, x, turns)
+        x = self.run(self.blocks[-1], x, turns, read)
+        if self.distillation_head is not None:  # DeiT: two tokens, two heads, the mean of their answers
+            assert self.head is not None
+            cls, distillation = (x if self.norm is None else self.norm(x)).unbind(1)
+            return (self.head(cls) + self.distillation_head(distillation)) / 2
+        return self.answer(x)
+
+    def answer(self, x: Tensor) -> Tensor:
+        """(B, prefix + N, D) -> pooling, norm, head -> (B, classes)."""
+        if self.config.final_norm == "pooled":
+            assert self.norm is not None
+            x = self.norm(self.pool(x))  # (B, D)
+        else:
+            x = self.pool(self.normed(x))
+        return x if self.head is None else self.head(x)
+
+    def features(self, images: Tensor, blocks: Sequence[int] = (), pad: bool = False) -> Features:
+        """All tokens by name; `blocks` asks for those blocks' outputs too (0 is the first, -1 the last)."""
+        depth = self.config.depth
+        for i in blocks:
+            if not -depth <= i < depth:
+                raise VitrailError(f"there is no block {i}: the model has {depth}, 0 to {depth - 1}")
+        asked = [i % depth for i in blocks]
+        x, turns, grid = self.embed(images, pad)
+        kept: dict[int, Tensor] = {}
+        for i, block in enumerate(self.blocks):
+            x = self.run(block, x, turns)
+            if i in asked:
+                kept[i] = x
+        return self.split(self.normed(x), grid)._replace(blocks=tuple(kept[i] for i in asked))
+
+    def embed(self, images: Tensor, pad: bool = False) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
+        """Images to what the first block takes: tokens (B, prefix + N, D), rotary turns or None, and the grid."""
+        config = self.config
+        if pad and images.dim() == 4:  # check_images refuses any other shape
+            images = pad_to_patches(images, config.patch_size)
+        check_images(images, config.channels, config.patch_size)
+        grid = images.shape[2] // config.patch_size[0], images.shape[3] // config.patch_size[1]
+        x = self.stem(images)  # (B, N, D)
+        prefix = [t for t in (self.cls_token, self.distillation_token, self.registers) if t is not None]
+        x = torch.cat([t.to(x.dtype).expand(x.shape[0], -1, -1) for t in prefix] + [x], dim=1)  # (B, prefix + N, D)
+        if self.positions is not None:
+            x = x + self.positions(grid).to(x.dtype)
+        x = self.dropout(x)
+        if self.stem_norm is not None:
+            x = self.stem_norm(x)
+        return x, None if self.rotary is None else self.rotary(grid), grid
+
+    def split(self, x: Tensor, grid: tuple[int, int]) -> Features:
+        """(B, prefix + N, D), such as a block's output, to its named parts."""
+        config = self.config
+        specials = int(config.cls_token) + int(config.distillation)
+        return Features(
+            cls=x[:, 0] if config.cls_token else None,
+            distillation=x[:, 1] if config.distillation else None,
+            registers=x[:, specials : config.prefix],
+            patches=x[:, config.prefix :],
+            grid=grid,
+        )
+
+    def run(self, block: nn.Module, x: Tensor, turns: Tensor | None, queries: int | None = None) -> Tensor:
+        if self.checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(block, x, turns, queries, use_reentrant=False)
+        return block(x, turns, queries)
+
+    def normed(self, x: Tensor) -> Tensor:
+        return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights: normal(0.02) cut at two deviations for maps, tokens and positions, zeros for biases."""
+        for name, module in self.named_modules():
+            if name.startswith("stem.cnn"):
+                continue  # the user's, with weights of its own
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, Branch) and module.scale is not None:
+                nn.init.constant_(module.scale, self.config.layer_scale or 0.0)
+            elif isinstance(module, AttentionPool):
+                nn.init.normal_(module.query, std=0.02)
+        for token in (self.cls_token, self.distillation_token, self.registers):
+            if token is not None:
+                nn.init.normal_(token, std=0.02 if self.config.cls_init == "normal" else 0.0)
+        if self.positions is not None and self.positions.table is not None:
+            nn.init.trunc_normal_(self.positions.table, std=0.02, a=-0.04, b=0.04)  # type: ignore[arg-type]
