@@ -69,7 +69,9 @@ def test_gradients_in_half_precision_are_close_to_single(monkeypatch, computes_b
         torch.testing.assert_close(half.grad.float(), single.grad, atol=0.1, rtol=0.1)
 
 
-@pytest.mark.parametrize(("dtype", "computes_bf16"), [(torch.float32, False), (torch.bfloat16, True)])
+@pytest.mark.parametrize(
+    ("dtype", "computes_bf16"), [(torch.float32, False), (torch.bfloat16, True), (torch.bfloat16, False)]
+)
 def test_attention_dropout_happens_in_training_only_and_keeps_the_mean(monkeypatch, dtype, computes_bf16):
     monkeypatch.setattr(attention_file, "CPU_COMPUTES_BF16", computes_bf16)
     torch.manual_seed(0)

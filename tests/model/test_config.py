@@ -214,6 +214,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(field, value):
         ({"norm_eps": float("inf")}, "norm_eps is inf; .* above 0"),
         ({"rotary_base": 1.0}, r"rotary_base is 1\.0; .* above 1"),
         ({"layer_scale": float("nan")}, "layer_scale is nan; .* finite"),
+        ({"layer_scale": -1e39}, r"layer_scale is -1e\+39; .* finite"),
         # together
         ({"image_size": 225}, "image_size has height 225, which patch_size 16 does not divide: choose 224 or 240$"),
         ({"image_size": (224, 250)}, "image_size has width 250, which patch_size 16 .* choose 240 or 256$"),

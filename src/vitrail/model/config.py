@@ -218,7 +218,7 @@ class ViTConfig:
             raise VitrailError(f"norm_eps is {self.norm_eps}; it must be a small number above 0")
         if not (self.rotary_base > 1 and math.isfinite(self.rotary_base)):
             raise VitrailError(f"rotary_base is {self.rotary_base}; it must be above 1")
-        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
+        if self.layer_scale is not None and not abs(self.layer_scale) < 1e38:  # float32 ends there
             raise VitrailError(f"layer_scale is {self.layer_scale}; it must be a finite number or null")
 
     def _check_together(self) -> None:

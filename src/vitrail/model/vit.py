@@ -76,7 +76,7 @@ class ViT(nn.Module):
         """(B, C, H, W) -> (B, classes), or the pooled (B, D) when there is no head."""
         x, turns, _ = self.embed(images, pad)  # (B, prefix + N, D)
         # With [CLS] pooling nobody reads the last block's patches, so they are attended to but not carried on: the same
-        # answer, for 8 % less time in a depth of 12.
+        # answer, for 7 % fewer multiply-adds in S/16.
         read = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
         for block in self.blocks[:-1]:
             x = self.run(block, x, turns)
@@ -119,6 +119,7 @@ class ViT(nn.Module):
         check_images(images, config.channels, config.patch_size)
         grid = images.shape[2] // config.patch_size[0], images.shape[3] // config.patch_size[1]
         x = self.stem(images)  # (B, N, D)
+        x = x.to(self.stem.projection.weight.dtype)  # type: ignore[union-attr]  # autocast's sums stay float32
         prefix = [t for t in (self.cls_token, self.distillation_token, self.registers) if t is not None]
         x = torch.cat([t.to(x.dtype).expand(x.shape[0], -1, -1) for t in prefix] + [x], dim=1)  # (B, prefix + N, D)
         if self.positions is not None:
