@@ -1,0 +1,111 @@
+"""A loaded model made to fit: another number of classes, of channels, another image size. Each change is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import VitrailError
+from vitrail.model.config import ViTConfig
+from vitrail.model.patches import conv_to_linear, linear_to_conv
+from vitrail.model.positions import resample
+from vitrail.model.vit import ViT
+from vitrail.weights.checkpoint import Checkpoint
+
+TABLE = "positions.table"
+
+
+def adapt(
+    checkpoint: Checkpoint,
+    *,
+    classes: int | None = None,
+    labels: Sequence[str] | None = None,
+    channels: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+) -> Checkpoint:
+    """A checkpoint with these changed; `.notes` says what that meant for the weights."""
+    names = None if labels is None else list(labels)
+    if names is not None and classes is not None and len(names) != classes:
+        raise VitrailError(f"there are {len(names)} labels for {classes} classes")
+    checkpoint = replace(checkpoint, provenance={**checkpoint.provenance, "notes": list(checkpoint.notes)})
+    if channels is not None and channels != checkpoint.config.channels:
+        checkpoint = _with_channels(checkpoint, channels)
+    if image_size is not None:
+        checkpoint = _with_image_size(checkpoint, image_size)
+    if names is not None or classes is not None:
+        checkpoint = _with_classes(checkpoint, len(names) if names is not None else classes or 0, names)
+    return checkpoint
+
+
+def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
+    config = checkpoint.config
+    if config.stem == "features":
+        raise VitrailError(f"channels {channels}: the input channels of stem 'features' are those of your CNN")
+    changed = config.replace(channels=channels)
+    state = checkpoint.model.state_dict()
+    if config.stem == "linear":
+        name = "stem.projection.weight"
+        state[name] = conv_to_linear(adapted_channels(linear_to_conv(state[name], config.patch_size), channels))
+    else:
+        name = "stem.layers.0.weight"
+        state[name] = adapted_channels(state[name], channels)
+    how = "summed" if channels == 1 else f"repeated and rescaled by {config.channels}/{channels}"
+    note = f"the stem's weights for {config.channels} channels were {how} for {channels}"
+    adapted = _rebuilt(checkpoint, changed, state, note)
+    adapted.preprocessing = checkpoint.preprocessing.for_channels(channels)
+    return adapted
+
+
+def adapted_channels(weight: Tensor, channels: int) -> Tensor:
+    """(D, C, P, P) -> (D, channels, P, P): a grey image, repeated over the channels, gives the same tokens."""
+    if channels == 1:
+        return weight.sum(dim=1, keepdim=True)
+    repeats = -(-channels // weight.shape[1])
+    return weight.repeat(1, repeats, 1, 1)[:, :channels] * (weight.shape[1] / channels)
+
+
+def _with_image_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) -> Checkpoint:
+    config = checkpoint.config
+    changed = config.replace(image_size=image_size)
+    if changed.image_size == config.image_size and checkpoint.preprocessing.size == config.image_size:
+        return checkpoint
+    state = checkpoint.model.state_dict()
+    note = f"the image size went from {config.image_size} to {changed.image_size}"
+    if config.positions == "learned" and changed.grid != config.grid:
+        prefix = config.prefix_positions
+        patches = resample(state[TABLE][prefix:], config.grid, changed.grid, config.resample)
+        state[TABLE] = torch.cat([state[TABLE][:prefix], patches])
+        note += f", and its positions from a grid of {config.grid} to {changed.grid} by {config.resample}"
+    adapted = _rebuilt(checkpoint, changed, state, note)
+    adapted.preprocessing = checkpoint.preprocessing.replace(size=changed.image_size)
+    return adapted
+
+
+def _with_classes(checkpoint: Checkpoint, classes: int, labels: list[str] | None) -> Checkpoint:
+    config = checkpoint.config
+    if classes == config.classes and (labels is None or checkpoint.labels in (None, labels)):
+        return replace(checkpoint, labels=labels or checkpoint.labels)
+    changed = config.replace(classes=classes, head_bias=True)
+    state = {
+        n: t for n, t in checkpoint.model.state_dict().items() if not n.startswith(("head.", "distillation_head."))
+    }
+    note = f"the backbone was kept, the head for {config.classes} outputs was dropped"
+    if classes:
+        note = f"the backbone was kept, the head is new: {config.classes} outputs before, {classes} now, untrained"
+    adapted = _rebuilt(checkpoint, changed, state, note)
+    adapted.labels = labels
+    if checkpoint.task in ("classify", "embed"):
+        adapted.task = "classify" if classes else "embed"
+    return adapted
+
+
+def _rebuilt(checkpoint: Checkpoint, config: ViTConfig, state: dict[str, Tensor], note: str) -> Checkpoint:
+    """A new model of the changed config with these weights; what `state` lacks is freshly initialised."""
+    model = ViT(config, getattr(checkpoint.model.stem, "cnn", None))
+    model.load_state_dict({**model.state_dict(), **state})
+    parameter = next(iter(checkpoint.model.parameters()))
+    checkpoint.notes.append(note)
+    return replace(checkpoint, model=model.to(parameter.device, parameter.dtype).train(checkpoint.model.training))

@@ -1,0 +1,164 @@
+"""A model with all that is needed to use it, and our file that holds it: one .safetensors, checked when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+from vitrail.files import replacing
+from vitrail.model.config import ViTConfig
+from vitrail.model.vit import ViT
+from vitrail.weights.naming import empty_model
+from vitrail.weights.preprocessing import Preprocessing
+
+FORMAT = 1
+KEY = "vitrail"  # the entry of the safetensors metadata that holds everything but the tensors, as JSON
+CHECKSUM = "sha256"  # of that entry and all tensors, so that no flipped byte goes unnoticed
+TASKS = ("classify", "multilabel", "regress", "segment", "detect", "embed")
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@dataclass
+class Checkpoint:
+    """What `vitrail.load` gives: the network, what its answers mean, how images are prepared, where it came from."""
+
+    model: ViT
+    preprocessing: Preprocessing
+    task: str = "classify"
+    labels: list[str] | None = None  # one name an output, in order
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> ViTConfig:
+        return self.model.config
+
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed, changed or left out on the way here, a sentence each."""
+        return self.provenance.setdefault("notes", [])
+
+    def check(self) -> None:
+        """Refuse parts that do not fit together, naming both numbers."""
+        if self.task not in TASKS:
+            raise VitrailError(f"the task is {self.task!r}; choose one of {', '.join(TASKS)}")
+        if self.labels is not None:
+            if not isinstance(self.labels, list) or not all(isinstance(label, str) for label in self.labels):
+                raise VitrailError("labels are a list of texts, one an output")
+            if len(self.labels) != self.config.classes:
+                raise VitrailError(f"there are {len(self.labels)} labels for {self.config.classes} classes")
+        if self.preprocessing.channels != self.config.channels:
+            raise VitrailError(
+                f"preprocessing gives {self.preprocessing.channels} channels, the model takes {self.config.channels}"
+            )
+        for axis, size, patch in zip(("height", "width"), self.preprocessing.size, self.config.patch_size, strict=True):
+            if size % patch:
+                raise VitrailError(f"preprocessing gives {axis} {size}, which patch size {patch} does not divide")
+
+    def save(self, path: str | Path) -> Path:
+        """Write our file. A crash in the middle leaves what stood there before."""
+        self.check()
+        path = Path(path)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        description = json.dumps(
+            {
+                "format": FORMAT,
+                "config": self.config.to_dict(),
+                "task": self.task,
+                "labels": self.labels,
+                "preprocessing": self.preprocessing.to_dict(),
+                "provenance": self.provenance,
+            },
+            ensure_ascii=False,
+        )
+        metadata = {KEY: description, CHECKSUM: checksum(description, tensors)}
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata)
+        return path
+
+
+def checksum(description: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the description and every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(description.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def from_file(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], settings: dict[str, Any], cnn: nn.Module | None = None
+) -> Checkpoint:
+    """Our file's content as a checkpoint, after everything in it was checked. The caller's error names the file."""
+    description = _description(metadata[KEY])
+    if checksum(metadata[KEY], tensors) != metadata.get(CHECKSUM):
+        raise VitrailError("its checksum does not match: the file was damaged or edited; copy it again from its source")
+    config = ViTConfig.from_dict(description["config"])
+    _check_tensors(tensors, config)
+    model = filled_model(config.replace(**settings), tensors, cnn)
+    if not isinstance(description["provenance"], dict):
+        raise VitrailError("its provenance is not an object of named fields")
+    checkpoint = Checkpoint(
+        model=model,
+        preprocessing=Preprocessing.from_dict(description["preprocessing"]),
+        task=description["task"],
+        labels=description["labels"],
+        provenance=description["provenance"],
+    )
+    checkpoint.check()
+    return checkpoint
+
+
+def filled_model(config: ViTConfig, tensors: Mapping[str, Tensor], cnn: nn.Module | None = None) -> ViT:
+    """A model that takes these tensors as its weights; one that is missing, left over or of another shape is named."""
+    if config.stem == "features" and cnn is None:
+        raise VitrailError("its stem is a CNN of your own, which the file cannot build: load it with cnn=<your module>")
+    model = empty_model(config, cnn)
+    for name, expected in model.state_dict().items():
+        if name not in tensors:
+            raise VitrailError(f"it lacks {name}, which its config asks for")
+        if tensors[name].shape != expected.shape:
+            found, wanted = tuple(tensors[name].shape), tuple(expected.shape)
+            raise VitrailError(f"{name} has shape {found}, its config asks for {wanted}")
+    left = sorted(set(tensors) - set(model.state_dict()))
+    if left:
+        raise VitrailError(f"it holds {left[0]}, which has no place in its config")
+    model.load_state_dict(dict(tensors), assign=True)
+    return model.eval()
+
+
+def _description(text: str) -> dict[str, Any]:
+    try:
+        description = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        raise VitrailError("its description is damaged: copy it again from its source") from None
+    if not isinstance(description, dict) or not isinstance(description.get("format"), int):
+        raise VitrailError("its description has no format number: copy it again from its source")
+    if description["format"] > FORMAT:
+        raise VitrailError(
+            f"it has format {description['format']}, this version of Vitrail reads up to {FORMAT}: update Vitrail"
+        )
+    missing = {"config", "task", "labels", "preprocessing", "provenance"} - set(description)
+    if missing:
+        raise VitrailError(f"its description lacks {', '.join(sorted(missing))}")
+    return description
+
+
+def _check_tensors(tensors: Mapping[str, Tensor], config: ViTConfig) -> None:
+    """What would make building the model slow or wrong is refused before it is built."""
+    if config.depth > len(tensors):
+        raise VitrailError(f"its config has depth {config.depth}, but it holds only {len(tensors)} tensors")
+    types = {tensor.dtype for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
+    if len(types) != 1 or not types <= set(FLOATS):
+        raise VitrailError(
+            f"its weights are of type {', '.join(sorted(map(str, types))) or 'none'}; one float type is needed"
+        )

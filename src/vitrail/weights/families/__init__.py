@@ -1,0 +1,24 @@
+"""One file a foreign family. A family is recognised by the names of its tensors, in this order."""
+
+from __future__ import annotations
+
+from vitrail.errors import VitrailError
+from vitrail.weights.families import google, meta, timm, transformers_towers, transformers_vit
+from vitrail.weights.family import Family
+from vitrail.weights.source import Source
+
+FAMILIES: tuple[Family, ...] = (google, transformers_vit, transformers_towers, meta, timm)
+
+
+def recognise(source: Source, name: str | None = None) -> Family:
+    """The family these tensors belong to, or the one the caller named."""
+    if name is not None:
+        for family in FAMILIES:
+            if name == family.NAME:
+                return family
+        raise VitrailError(f"there is no family {name!r}: choose one of {', '.join(f.NAME for f in FAMILIES)}")
+    for family in FAMILIES:
+        if family.recognises(source):
+            return family
+    some = ", ".join(list(source.tensors)[:3])
+    raise VitrailError(f"{source.name} is of no known family of plain ViT weights: its tensors are called {some}, ...")

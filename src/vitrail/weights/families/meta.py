@@ -1,0 +1,124 @@
+"""Meta's own weights, .pth: DINO and DINOv2, training checkpoints included, DeiT, MAE. timm's names, but for a few."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.model.config import ViTConfig
+from vitrail.weights.families import timm
+from vitrail.weights.families.timm_json import Told, read_told
+from vitrail.weights.family import Foreign
+from vitrail.weights.naming import to_ours
+from vitrail.weights.preprocessing import IMAGENET, Preprocessing
+from vitrail.weights.source import Source
+
+NAME = "meta"
+
+# ---- names of tensors
+
+RENAMED = (  # Meta's own names, and timm's for the same
+    (r"^blocks\.\d+\.(\d+)\.", r"blocks.\1."),  # DINOv2 trains in chunks: blocks.<chunk>.<block>.
+    (r"^(blocks\.\d+)\.mlp\.w12\.", r"\1.mlp.fc1."),  # DINOv2's SwiGLU
+    (r"^(blocks\.\d+)\.mlp\.w3\.", r"\1.mlp.fc2."),
+    (r"^register_tokens$", "reg_token"),
+    (r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma"),  # DeiT III
+)
+PRETRAINING = ("mask_token", "decoder_")  # what only pretraining used
+TIMMS_OWN = ("reg_token", "norm_pre.", "attn_pool.", "blocks.0.attn.q_norm.", "blocks.0.ls1.")
+
+
+def recognises(source: Source) -> bool:
+    of_timm = read_told(source).architecture
+    return not of_timm and timm.has_names(_timm_names(source.tensors)) and _kind(source) is not None
+
+
+def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    kind = _kind(source) or (DEIT if "head.weight" in source.tensors else DINO)
+    tensors = _timm_names(source.tensors)
+    tensors, config, heads_from = timm.network(tensors, settings, Told(), resample=kind.resample)
+    return Foreign(
+        config=config,
+        tensors=to_ours(tensors, timm.names(config), config),
+        preprocessing=_preprocessing(kind, config),
+        heads_from=heads_from,
+        task="classify" if config.classes else "embed",
+        notes=_notes(kind, source),
+    )
+
+
+def _timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if not name.startswith(PRETRAINING):
+            for of_meta, of_timm in RENAMED:
+                name = re.sub(of_meta, of_timm, name)
+            renamed[name] = tensor
+    return renamed
+
+
+# ---- which of Meta's models it is, and what that tells
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a model takes its positions to another size, and the size of the images it is tested on."""
+
+    name: str
+    resample: str
+    tested_on: int | None = None  # None: the native size
+
+
+DINO = Kind("DINO", "bicubic_offset")
+DINOV2 = Kind("DINOv2", "bicubic_offset", 224)  # its native size is 518
+DINOV2_REGISTERS = Kind("DINOv2 with registers", "bicubic_antialias", 224)
+MAE = Kind("MAE", "bicubic")
+DEIT = Kind("DeiT", "bicubic")
+
+MARKS = (  # names that only one of them has, surest first
+    (r"^register_tokens$", DINOV2_REGISTERS),
+    (r"^decoder_", MAE),
+    (r"^mask_token$|^blocks\.\d+\.\d+\.|\.mlp\.w12\.", DINOV2),
+)
+
+
+def _kind(source: Source) -> Kind | None:
+    """By names of its own, else, since the names are timm's, by how Meta's files are made, else none of Meta's."""
+    names = set(source.tensors)
+    for mark, kind in MARKS:
+        if any(re.search(mark, name) for name in names):
+            return kind
+    if not source.file.endswith((".pth", ".pt")) or any(name.startswith(TIMMS_OWN) for name in names):
+        return None
+    if source.unwrapped in (("model",), ("model_ema",)):
+        return MAE if "head.weight" not in names or "fc_norm.weight" in names else DEIT
+    headless = not names & {"head.weight", "fc_norm.weight", "dist_token"}
+    return DINO if headless and "state_dict" not in source.unwrapped else None
+
+
+def _notes(kind: Kind, source: Source) -> list[str]:
+    notes = []
+    if not any(re.search(mark, name) for mark, _ in MARKS for name in source.tensors):
+        notes.append(f"taken for Meta's {kind.name}, whose names are timm's; family='timm' takes it for timm's")
+    if source.unwrapped:
+        notes.append(f"the weights were found under {' '.join(source.unwrapped)}, what lies beside was left out")
+    if any(name.startswith(PRETRAINING) for name in source.tensors):
+        notes.append("what only pretraining used was left out: the mask token, and the decoder if there was one")
+    return notes
+
+
+# ---- preprocessing
+
+
+def _preprocessing(kind: Kind, config: ViTConfig) -> Preprocessing:
+    """The shorter side to 256, the middle 224 cut out, or the same proportion of another native size."""
+    size = config.image_size
+    if kind.tested_on:
+        down, across = config.patch_size
+        size = kind.tested_on // down * down or down, kind.tested_on // across * across or across
+    mean, std = IMAGENET
+    return Preprocessing(size=size, crop_fraction=224 / 256, mean=mean, std=std).for_channels(config.channels)

@@ -1,0 +1,103 @@
+"""`vitrail.load`: our file, any foreign family, a hub id or a preset, as one object."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrail.errors import VitrailError
+from vitrail.model.presets import is_preset, preset
+from vitrail.model.vit import ViT
+from vitrail.weights import hub
+from vitrail.weights.adapt import adapt
+from vitrail.weights.checkpoint import KEY, Checkpoint, filled_model, from_file
+from vitrail.weights.families import recognise
+from vitrail.weights.preprocessing import HALF, IMAGENET, Preprocessing
+from vitrail.weights.source import ENDINGS, Source, read
+
+log = logging.getLogger("vitrail")
+
+
+def load(
+    source: str | Path,
+    *,
+    classes: int | None = None,
+    labels: Sequence[str] | None = None,
+    channels: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    family: str | None = None,
+    cnn: nn.Module | None = None,
+    **settings: Any,
+) -> Checkpoint:
+    """Load a model from a file, a folder, a hub id (`owner/name`), or make a preset (`S/16`) with fresh weights.
+
+    `classes` or `labels`: another number of answers; the backbone is kept, the head is new.
+    `channels`: another number of input channels; the stem's weights are summed or repeated.
+    `image_size`: another size; learned positions are resampled by the family's rule.
+    `family`: the family's name, where the tensors' names do not settle it.
+    `settings`: fields of ViTConfig that the file does not tell or that you want otherwise (`heads=6`, `drop_path=0.1`).
+    What was assumed or changed on the way is in `.notes`, and logged.
+    """
+    text = str(source)
+    path = Path(source)
+    if text and path.exists():
+        checkpoint = _from_source(read(path, text), image_size, family, cnn, settings)
+    elif is_preset(text):
+        checkpoint = _from_preset(text, cnn, settings)
+    elif hub.is_hub_id(text) and path.suffix not in ENDINGS:
+        checkpoint = _from_source(read(hub.fetch(text), text), image_size, family, cnn, settings)
+    else:
+        raise VitrailError(f"there is no file, folder or preset {text!r}; a hub id looks like owner/name")
+    before = len(checkpoint.notes)
+    checkpoint = adapt(checkpoint, classes=classes, labels=labels, channels=channels, image_size=image_size)
+    for note in checkpoint.notes[before:]:
+        log.warning("%s: %s", text, note)
+    return checkpoint
+
+
+def _from_preset(name: str, cnn: nn.Module | None, settings: dict[str, Any]) -> Checkpoint:
+    config = preset(name, **settings)
+    mean, std = IMAGENET if name.startswith("D") else HALF  # DeiT, DINO, DINOv2
+    return Checkpoint(
+        model=ViT(config, cnn).eval(),
+        preprocessing=Preprocessing(size=config.image_size, mean=mean, std=std).for_channels(config.channels),
+        task="classify" if config.classes else "embed",
+        provenance={"source": name, "notes": [f"fresh weights: the preset {name} is untrained"]},
+    )
+
+
+def _from_source(
+    source: Source,
+    image_size: int | tuple[int, int] | None,
+    family: str | None,
+    cnn: nn.Module | None,
+    settings: dict[str, Any],
+) -> Checkpoint:
+    try:
+        if KEY in source.metadata and family is None:
+            return from_file(source.tensors, source.metadata, settings, cnn)
+        hints = dict(settings) if image_size is None else {**settings, "image_size": image_size}
+        found = recognise(source, family)
+        foreign = found.convert(source, hints)
+        tensors = {name: tensor.float() for name, tensor in foreign.tensors.items()}
+        model = filled_model(foreign.config.replace(**settings), tensors)
+    except VitrailError as error:
+        prefix = "" if str(error).startswith(source.name) else f"{source.name} cannot be loaded: "
+        raise VitrailError(f"{prefix}{error}") from None
+    provenance = {"source": Path(source.name).name, "family": found.NAME, "heads": foreign.heads_from}
+    for note in foreign.notes:
+        log.info("%s: %s", source.name, note)
+    checkpoint = Checkpoint(
+        model=model.to(torch.float32),
+        preprocessing=foreign.preprocessing,
+        task=foreign.task,
+        labels=foreign.labels,
+        provenance={**provenance, "notes": list(foreign.notes)},
+    )
+    checkpoint.check()
+    return checkpoint

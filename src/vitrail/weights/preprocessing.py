@@ -1,0 +1,86 @@
+"""How an image becomes the model's input: it travels with the weights, and nothing else decides it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from vitrail.errors import VitrailError
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # Google's ViT, AugReg, SigLIP: pixels in [-1, 1]
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+RESIZE = ("crop", "pad", "squash")
+INTERPOLATION = ("nearest", "bilinear", "bicubic", "lanczos")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """Pixels in 0..1, resized to `size`, then `(pixel - mean) / std` for each channel.
+
+    crop: the shorter side goes to `size / crop_fraction`, the centre is cut out. pad: the longer side fits, the rest is
+    filled. squash: both sides go to `size / crop_fraction`, whatever the aspect, and the centre is cut out.
+    """
+
+    size: tuple[int, int] = (224, 224)  # height, width
+    resize: str = "crop"
+    crop_fraction: float = 1.0
+    interpolation: str = "bicubic"
+    mean: tuple[float, ...] = HALF[0]
+    std: tuple[float, ...] = HALF[1]
+
+    def __post_init__(self) -> None:
+        for name in ("size", "mean", "std"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple | list) or not all(_is_number(v) for v in value):
+                raise VitrailError(f"preprocessing {name} is a list of numbers, not {value!r}")
+            object.__setattr__(self, name, tuple(value))
+        if len(self.size) != 2 or any(type(side) is not int or side < 1 for side in self.size):
+            raise VitrailError(f"preprocessing size is two whole numbers above 0 (height, width), not {self.size}")
+        if not self.mean or len(self.mean) != len(self.std):
+            raise VitrailError(
+                f"preprocessing has {len(self.mean)} means and {len(self.std)} stds: one of each a channel"
+            )
+        if min(self.std) <= 0:
+            raise VitrailError(f"preprocessing std is above 0 for every channel, not {self.std}")
+        if self.resize not in RESIZE:
+            raise VitrailError(f"preprocessing resize is {self.resize!r}; choose one of {', '.join(RESIZE)}")
+        if self.interpolation not in INTERPOLATION:
+            raise VitrailError(
+                f"preprocessing interpolation is {self.interpolation!r}; choose one of {', '.join(INTERPOLATION)}"
+            )
+        if not _is_number(self.crop_fraction) or not 0 < self.crop_fraction <= 1:
+            raise VitrailError(f"preprocessing crop_fraction is above 0 and at most 1, not {self.crop_fraction!r}")
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)
+
+    def replace(self, **changes: Any) -> Preprocessing:
+        return dataclasses.replace(self, **changes)
+
+    def for_channels(self, channels: int) -> Preprocessing:
+        """The same for another number of channels: one grey channel has the mean of the colours', more repeat them."""
+        if channels == self.channels:
+            return self
+        if channels == 1:
+            return self.replace(mean=(sum(self.mean) / self.channels,), std=(sum(self.std) / self.channels,))
+        repeats = -(-channels // self.channels)
+        return self.replace(mean=(self.mean * repeats)[:channels], std=(self.std * repeats)[:channels])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Preprocessing:
+        known = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or set(values) - known:
+            raise VitrailError(f"preprocessing is an object with {', '.join(sorted(known))}, not {values!r}"[:300])
+        return cls(**values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
