@@ -1,0 +1,1 @@
+"""From disk to batches: reading images, recognising layouts, checking, splitting."""

@@ -1,0 +1,106 @@
+"""From an image to the model's input, as the model's file says: resized (`prepare`), then normalised (`normalise`).
+
+Both give what transformers' image processors give on Pillow; tests compare them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+if TYPE_CHECKING:  # reading and checking images must not wait for torch
+    from torch import Tensor
+
+    from vitrail.weights.preprocessing import Preprocessing
+
+_FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def prepare(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """uint8 (H, W, C) -> uint8 (h, w, C) of the model's size.
+
+    crop: the image covers size / crop_fraction, then the centre is cut out. squash: the same without its aspect.
+    pad: the whole image fits inside, and the rest has the mean colour, which is 0 for the network.
+    """
+    _check(image, preprocessing)
+    height, width = preprocessing.size
+    if preprocessing.resize == "pad":
+        return _letterbox(image, preprocessing)
+    goal = before_crop(preprocessing)
+    if preprocessing.resize == "crop":
+        goal = _covering(image.shape[:2], goal)
+    resized = _resize(image, goal, preprocessing.interpolation)
+    top, left = (goal[0] - height) // 2, (goal[1] - width) // 2
+    return resized[top : top + height, left : left + width].copy()
+
+
+def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """uint8 (B, H, W, C) -> float (B, C, H, W): (pixel / 255 - mean) / std for each channel."""
+    import torch
+
+    mean = torch.tensor(preprocessing.mean, device=batch.device)
+    std = torch.tensor(preprocessing.std, device=batch.device)
+    # one multiplication and one addition for each pixel: (x / 255 - mean) / std = x * scale + shift
+    scale, shift = (1 / (255 * std)).view(1, -1, 1, 1), (-mean / std).view(1, -1, 1, 1)
+    return torch.addcmul(shift, batch.permute(0, 3, 1, 2).float(), scale).contiguous()
+
+
+def before_crop(preprocessing: Preprocessing) -> tuple[int, int]:
+    """(height, width) that the centre is cut from; a JPEG must not be decoded below it (`read_image(target=...)`)."""
+    fraction = 1.0 if preprocessing.resize == "pad" else preprocessing.crop_fraction
+    # rounded down as torchvision and timm do, but 224 / (224 / 354) is 354 whatever the floating point says
+    height, width = (math.floor(side / fraction + 1e-6) for side in preprocessing.size)
+    return height, width
+
+
+# ---- parts
+
+
+def _covering(size: tuple[int, ...], goal: tuple[int, int]) -> tuple[int, int]:
+    """The smallest (height, width) with the image's aspect that covers the goal."""
+    height, width = size[:2]
+    if goal[0] * width >= goal[1] * height:  # the height decides
+        return goal[0], max(goal[1], goal[0] * width // height)
+    return max(goal[0], goal[1] * height // width), goal[1]
+
+
+def _letterbox(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    height, width = preprocessing.size
+    scale = min(height / image.shape[0], width / image.shape[1])
+    fitted = (
+        min(height, max(1, round(image.shape[0] * scale))),
+        min(width, max(1, round(image.shape[1] * scale))),
+    )
+    colour = np.rint(np.clip(preprocessing.mean, 0, 1) * np.float64(255)).astype(np.uint8)
+    canvas = np.empty((height, width, image.shape[2]), dtype=np.uint8)
+    canvas[:] = colour
+    top, left = (height - fitted[0]) // 2, (width - fitted[1]) // 2
+    canvas[top : top + fitted[0], left : left + fitted[1]] = _resize(image, fitted, preprocessing.interpolation)
+    return canvas
+
+
+def _resize(image: NDArray[np.uint8], size: tuple[int, int], interpolation: str) -> NDArray[np.uint8]:
+    """Pillow's resize, which filters before it shrinks. Channels of any number go one by one; colour goes at once."""
+    if image.shape[:2] == size:
+        return image
+    how, to = _FILTERS[interpolation], (size[1], size[0])
+    if image.shape[2] == 3:
+        return np.array(Image.fromarray(image).resize(to, how))
+    # a fourth channel is not told apart from infrared here, so RGBA is not weighted by its alpha
+    planes = [Image.fromarray(np.ascontiguousarray(image[..., c])).resize(to, how) for c in range(image.shape[2])]
+    return np.stack([np.asarray(plane) for plane in planes], axis=2)
+
+
+def _check(image: NDArray[np.uint8], preprocessing: Preprocessing) -> None:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != preprocessing.channels:
+        expected = f"(height, width, {preprocessing.channels})"
+        raise ValueError(f"prepare takes uint8 {expected}, not {image.dtype} {image.shape}")

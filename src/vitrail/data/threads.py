@@ -1,0 +1,32 @@
+"""Work on many files at once. Threads are enough: reading, hashing and Pillow's decoders let others run meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Progress = Callable[[int, int], None]  # done, of how many
+
+_BATCH = 16  # files for a thread at a time: handing over one by one costs more than hashing a small file
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def in_threads(
+    work: Callable[[A], B], things: Sequence[A], workers: int | None = None, progress: Progress | None = None
+) -> list[B]:
+    """`work` on each of the things, in their order."""
+    results: list[B] = []
+    batches = [things[start : start + _BATCH] for start in range(0, len(things), _BATCH)]
+    pool = ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1), thread_name_prefix="vitrail")
+    try:
+        for done in pool.map(lambda batch: [work(thing) for thing in batch], batches):
+            results += done
+            if progress is not None:
+                progress(len(results), len(things))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)  # so that an interruption does not wait for all the rest
+    return results

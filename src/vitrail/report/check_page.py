@@ -1,0 +1,145 @@
+"""The page of `vitrail check`: one file that needs no other, good on a phone and in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from vitrail import __version__
+from vitrail.data.check import CheckReport
+from vitrail.data.collection import SPLITS
+from vitrail.data.findings import SEVERITIES, Example, Finding
+from vitrail.data.names import counted, shown
+from vitrail.report.thumbnails import thumbnail
+
+EXAMPLES = 12  # of each finding
+LINES = 40  # where there are only names to show
+FILES = 4  # of each example
+BARS = 30  # classes that are shown at once; the rest unfolds
+BINS = 12  # of a histogram of numbers
+_WITHOUT_PICTURES = ("broken", "missing", "other-files")
+
+
+def page(report: CheckReport) -> str:
+    """The report as HTML. Names of files and classes are text, whatever they contain."""
+    environment = Environment(
+        loader=PackageLoader("vitrail.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    collection = report.collection
+    return environment.get_template("check.html").render(
+        report=report,
+        name=shown((collection.table or collection.root.absolute()).name or collection.root),
+        verdict=_verdict(report),
+        tiles=_tiles(report),
+        findings=[_finding(finding, report) for finding in report.findings],
+        charts=_number_charts(report) if collection.task == "regress" else [_class_chart(report)],
+        facts=[
+            (title, [(what, f"{number:,}") for what, number in rows.items()])
+            for title, rows in zip(("Types", "Kinds", "Most frequent sizes"), report.facts().values(), strict=True)
+        ],
+        made=f"vitrail {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}; {report.summary()}.",
+    )
+
+
+def _verdict(report: CheckReport) -> str:
+    if report.exit_code:
+        return f"{counted(report.count('error'), 'error')} to mend before training."
+    look = f"; {counted(report.count('warning'), 'warning')} to look at" if report.count("warning") else ""
+    return f"Nothing here would spoil training{look}."
+
+
+def _tiles(report: CheckReport) -> list[tuple[str, str]]:
+    labels = len(report.collection.labels)
+    what = ("number", None) if report.collection.task == "regress" else ("class", "classes")
+    counts = [counted(report.count(severity), severity) for severity in SEVERITIES]
+    tiles = [counted(len(report.collection.items), "image"), counted(labels, *what), *counts]
+    first, *rest = [(number, noun) for number, _, noun in (tile.partition(" ") for tile in tiles)]
+    return [first, (f"{len(report.broken):,}", "unreadable"), *rest]
+
+
+# ---- findings
+
+
+def _finding(finding: Finding, report: CheckReport) -> dict[str, Any]:
+    pictures = finding.kind not in _WITHOUT_PICTURES
+    limit = EXAMPLES if pictures else LINES
+    return {
+        "severity": finding.severity,
+        "title": finding.title,
+        "advice": finding.advice,
+        "pictures": pictures,
+        "examples": [_example(example, pictures, report) for example in finding.examples[:limit]],
+        "more": f"{more:,}" if (more := max(0, len(finding.examples) - limit)) else "",
+    }
+
+
+def _example(example: Example, pictures: bool, report: CheckReport) -> dict[str, Any]:
+    hidden = len(example.files) - FILES
+    remark = ", ".join(filter(None, [example.note, f"and {hidden:,} more files" if hidden > 0 else ""]))
+    files = [
+        {
+            "name": shown(file, report.collection.root),
+            "picture": thumbnail(file) if pictures else None,
+        }
+        for file in example.files[:FILES]
+    ]
+    return {"files": files, "remark": remark}
+
+
+# ---- charts
+
+
+def _class_chart(report: CheckReport) -> dict[str, Any]:
+    collection = report.collection
+    by_split = {split: collection.class_counts(split) for split in SPLITS}
+    totals = collection.class_counts()
+    order = sorted(range(len(totals)), key=lambda number: -totals[number])
+    rows = [_row(collection.labels[n], {split: by_split[split][n] for split in SPLITS}, max(totals)) for n in order]
+    return {"title": "Images of each class", "key": _key(report), "rows": rows[:BARS], "rest": rows[BARS:]}
+
+
+def _number_charts(report: CheckReport) -> list[dict[str, Any]]:
+    """A histogram of each number to predict."""
+    charts = []
+    for position, name in enumerate(report.collection.labels):
+        values = {
+            split: [item.target[position] for item in report.collection.part(split) if isinstance(item.target, tuple)]
+            for split in SPLITS
+        }
+        charts.append({"title": f"Images by {name}", "key": _key(report), "rows": _bins(values), "rest": []})
+    return charts
+
+
+def _bins(values: dict[str, list[float]]) -> list[dict[str, Any]]:
+    everything = [value for some in values.values() for value in some]
+    low, high = min(everything), max(everything)
+    step = (high - low) / BINS or 1.0
+
+    def bin_of(value: float) -> int:
+        return min(BINS - 1, int((value - low) / step))
+
+    counts = [{split: sum(bin_of(value) == n for value in values[split]) for split in SPLITS} for n in range(BINS)]
+    largest = max(sum(one.values()) for one in counts)
+    return [_row(f"{low + n * step:.3g} to {low + (n + 1) * step:.3g}", counts[n], largest) for n in range(BINS)]
+
+
+def _row(name: str, counts: dict[str, int], largest: int) -> dict[str, Any]:
+    parts = [
+        {"split": split, "width": f"{100 * count / largest:.2f}"}
+        for split, count in counts.items()
+        if count and largest
+    ]
+    return {"name": shown(name), "parts": parts, "number": f"{sum(counts.values()):,}"}
+
+
+def _key(report: CheckReport) -> Sequence[dict[str, str]]:
+    return [
+        {"split": split, "number": f"{count:,}"} for split in SPLITS if (count := len(report.collection.part(split)))
+    ]
