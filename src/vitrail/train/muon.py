@@ -1,0 +1,72 @@
+"""Muon: momentum whose update matrix is made orthogonal, for the weight matrices inside the blocks.
+
+torch.optim.Muon orthogonalises one matrix at a time and always in bfloat16, which a CPU without bfloat16 arithmetic
+only emulates. This one takes matrices of one shape together and works in float32 there; the mathematics is the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from vitrail.model.precision import computes_bf16
+
+A, B, C = 3.4445, -4.7750, 2.0315  # of the quintic iteration, steepest at zero
+
+
+def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
+    """(n, rows, columns) -> nearly U V^T of each one's singular value decomposition, by Newton and Schulz."""
+    x = matrices.bfloat16() if computes_bf16(matrices.device.type) else matrices.float()
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # no singular value above 1
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = A * x + (B * gram + C * gram @ gram) @ x
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+class Muon(Optimizer):
+    """`stacks` tells how many square maps a parameter stacks: a qkv matrix is three, made orthogonal each by itself."""
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict],
+        lr: float = 0.02,
+        weight_decay: float = 0.05,
+        momentum: float = 0.95,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "stacks": 1})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.dim() != 2:
+                    raise ValueError(f"Muon takes matrices, not a parameter of shape {tuple(parameter.shape)}")
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            same_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    same_shape[parameter.shape].append(parameter)
+            for parameters in same_shape.values():
+                self._update(parameters, group)
+
+    def _update(self, parameters: list[Tensor], group: dict) -> None:
+        updates: list[Tensor] = []
+        for parameter in parameters:
+            assert parameter.grad is not None
+            momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+            momentum.lerp_(parameter.grad, 1 - group["momentum"])
+            updates += parameter.grad.lerp(momentum, group["momentum"]).chunk(group["stacks"])  # Nesterov's look ahead
+        orthogonal = orthogonalise(torch.stack(updates))
+        rows, columns = orthogonal.shape[1:]
+        scale = max(1.0, rows / columns) ** 0.5  # so that an update changes the output by as much whatever the shape
+        whole = orthogonal.reshape(len(parameters), -1, columns)
+        for parameter, update in zip(parameters, whole, strict=True):
+            parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * scale)

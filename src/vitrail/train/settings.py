@@ -1,0 +1,180 @@
+"""All settings of a run: documented, validated, TOML both ways. The run keeps the complete file."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import VitrailError
+from vitrail.files import replacing
+
+
+def setting(default: Any, doc: str, *, choices: tuple = (), low: float | None = None, high: float | None = None) -> Any:
+    return field(default=default, metadata={"doc": doc, "choices": choices, "low": low, "high": high})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    layout: str = setting(
+        "auto",
+        "how the data lies: folders, split folders, table",
+        choices=("auto", "folders", "split folders", "table"),
+    )
+    task: str = setting("auto", "what is learned", choices=("auto", "classify", "multilabel", "regress"))
+    validation: float = setting(0.2, "part held out when the data has no validation part", low=0.01, high=0.9)
+    cache: str = setting(
+        "auto",
+        "decoded images: kept in memory, in a file, or decoded anew each time",
+        choices=("auto", "memory", "disk", "off"),
+    )
+    cache_gigabytes: float = setting(4.0, "auto keeps at most this much in memory", low=0.0)
+    workers: int = setting(2, "threads that decode ahead; 0 decodes in the training thread", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    model: str = setting("auto", "a preset such as S/16, or auto: chosen from the data, the time and the machine")
+    start: str = setting("", "a model file or hub id to fine-tune; empty: from scratch")
+    image_size: int = setting(0, "pixels a side; 0: chosen", low=0)
+    channels: int = setting(3, "1 grey, 3 colour, or as many as the files have", low=1)
+    resize: str = setting("crop", "what happens to pictures that are not square", choices=("crop", "pad", "squash"))
+    train_only: str = setting("all", "what is trained of a model that is fine-tuned", choices=("all", "head", "lora"))
+    lora_rank: int = setting(8, "rank of the low-rank updates with train_only = 'lora'", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    epochs: float = setting(0.0, "passes over the training images; 0: see minutes", low=0)
+    minutes: float = setting(0.0, "time for training; 0: see epochs; both 0: chosen", low=0)
+    batch_size: int = setting(0, "images a step, over all processes; 0: chosen", low=0)
+    accumulate: int = setting(1, "a step's batch is run in so many parts, to save memory", low=1)
+    seed: int = setting(0, "of the split, the weights, the order and every augmentation", low=0)
+    optimizer: str = setting("auto", "muon from scratch, adamw for fine-tuning", choices=("auto", "muon", "adamw"))
+    lr: float = setting(0.0, "peak learning rate of AdamW's parameters; 0: chosen", low=0)
+    muon_lr: float = setting(0.02, "peak learning rate of the blocks' matrices under Muon", low=0)
+    weight_decay: float = setting(0.05, "pulls matrices towards zero; norms, biases and tokens are left alone", low=0)
+    layer_decay: float = setting(0.75, "fine-tuning: each block below learns so much slower", low=0.0, high=1)
+    warmup: float = setting(0.05, "part of the steps in which the learning rate rises", low=0, high=0.9)
+    clip: float = setting(1.0, "gradients longer than this are shortened; 0: off", low=0)
+    average: float = setting(
+        0.0, "part of the last steps whose weights are averaged (EMA horizon); 0: off", low=0, high=1
+    )
+    smoothing: float = setting(0.1, "label smoothing", low=0, high=0.9)
+    drop_path: float = setting(0.0, "of the last block; earlier ones less", low=0, high=0.9)
+    dropout: float = setting(0.0, "inside the blocks", low=0, high=0.9)
+    keep_tokens: float = setting(
+        1.0, "part of the patch tokens that early training keeps: faster, and it regularises", low=0.1, high=1
+    )
+    keep_until: float = setting(0.7, "part of the steps after which all tokens are kept", low=0, high=1)
+    mixup: float = setting(0.0, "alpha of mixup; 0: off", low=0)
+    cutmix: float = setting(0.0, "alpha of cutmix; 0: off", low=0)
+    class_weights: str = setting("none", "rare classes weigh more in the loss", choices=("none", "sqrt", "inverse"))
+    balanced: bool = setting(False, "every class is drawn equally often")
+    precision: str = setting(
+        "auto", "bfloat16 where the hardware computes in it", choices=("auto", "float32", "bfloat16")
+    )
+    checkpointing: bool = setting(False, "recompute activations to save memory")
+    patience: int = setting(0, "stop after so many evaluations without a better score; 0: never", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    crop: float = setting(0.35, "smallest part of a picture's area that a crop keeps", low=0.05, high=1)
+    flip: str = setting(
+        "horizontal", "off when it changes the label", choices=("none", "horizontal", "vertical", "both")
+    )
+    policy: str = setting(
+        "trivial", "one random change, several at one strength, or none", choices=("none", "trivial", "rand")
+    )
+    changes: int = setting(2, "how many with policy = 'rand'", low=1, high=8)
+    strength: float = setting(0.5, "how strong with policy = 'rand'", low=0, high=1)
+    erase: float = setting(0.0, "probability that a rectangle is painted over", low=0, high=1)
+
+
+SECTIONS: dict[str, type] = {"data": Data, "model": Model, "train": Recipe, "augment": Augment}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    data: Data = Data()
+    model: Model = Model()
+    train: Recipe = Recipe()
+    augment: Augment = Augment()
+
+    def __post_init__(self) -> None:
+        for name, kind in SECTIONS.items():
+            _check(name, kind, getattr(self, name))
+        if self.train.epochs and self.train.minutes:
+            raise VitrailError(
+                f"train.epochs {self.train.epochs} and train.minutes {self.train.minutes}: give one of them"
+            )
+
+    def with_values(self, values: dict[str, Any]) -> Settings:
+        """A copy with some settings changed, by their names such as "train.lr"."""
+        sections = {name: dataclasses.asdict(getattr(self, name)) for name in SECTIONS}
+        for name, value in values.items():
+            section, _, key = name.partition(".")
+            if key not in sections.get(section, {}):
+                known = [f"{s}.{k}" for s, keys in sections.items() for k in keys]
+                close = difflib.get_close_matches(name, known, n=1)
+                raise VitrailError(f"there is no setting {name}" + (f": did you mean {close[0]}?" if close else ""))
+            if isinstance(sections[section][key], float) and type(value) is int:
+                value = float(value)
+            sections[section][key] = value
+        return Settings(**{name: SECTIONS[name](**sections[name]) for name in SECTIONS})
+
+    @classmethod
+    def read(cls, path: str | Path) -> Settings:
+        try:
+            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise VitrailError(f"cannot read {path}: {error.strerror or error}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise VitrailError(f"{path} is not TOML: {error}") from None
+        values: dict[str, Any] = {}
+        for section, keys in content.items():
+            if not isinstance(keys, dict):
+                raise VitrailError(
+                    f"{path}: {section} stands outside a section; the sections are {', '.join(SECTIONS)}"
+                )
+            values |= {f"{section}.{key}": value for key, value in keys.items()}
+        try:
+            return cls().with_values(values)
+        except VitrailError as error:
+            raise VitrailError(f"{path}: {error}") from None
+
+    def write(self, path: str | Path) -> None:
+        with replacing(path) as temporary:
+            temporary.write_text(self.to_toml(), encoding="utf-8")
+
+    def to_toml(self) -> str:
+        """Every setting with its meaning above it."""
+        lines: list[str] = []
+        for name, kind in SECTIONS.items():
+            lines.append(f"[{name}]")
+            for item in dataclasses.fields(kind):
+                choices = item.metadata["choices"]
+                lines.append(f"# {item.metadata['doc']}" + (f" ({', '.join(choices)})" if choices else ""))
+                lines.append(f"{item.name} = {json.dumps(getattr(getattr(self, name), item.name), ensure_ascii=False)}")
+            lines.append("")
+        return "\n".join(lines)
+
+
+def _check(section: str, kind: type, values: Any) -> None:
+    for item in dataclasses.fields(kind):
+        value, name = getattr(values, item.name), f"{section}.{item.name}"
+        if type(value) is not type(item.default):
+            words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+            raise VitrailError(f"{name} is {words[type(item.default)]}, not {value!r}")
+        choices, low, high = (item.metadata[key] for key in ("choices", "low", "high"))
+        if choices and value not in choices:
+            raise VitrailError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
+        if low is not None and not value >= low:
+            raise VitrailError(f"{name} is {value}; it must be at least {low:g}")
+        if high is not None and value > high:
+            raise VitrailError(f"{name} is {value}; it must be at most {high:g}")

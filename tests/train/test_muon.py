@@ -1,0 +1,46 @@
+"""Muon takes the steps of torch.optim.Muon, and its updates are orthogonal."""
+
+import pytest
+import torch
+
+from vitrail.train.muon import Muon, orthogonalise
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (2, 64, 16), (2, 16, 64)])
+def test_updates_are_nearly_orthogonal(shape):
+    torch.manual_seed(0)
+    singular = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))
+    assert singular.min() > 0.5 and singular.max() < 1.3
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (64, 16), (16, 64)])
+def test_the_steps_are_those_of_torchs_muon(shape):
+    torch.manual_seed(0)
+    ours = torch.nn.Parameter(torch.randn(shape))
+    theirs = torch.nn.Parameter(ours.detach().clone())
+    optimizers = Muon([ours], lr=0.1, weight_decay=0.1), torch.optim.Muon([theirs], lr=0.1, weight_decay=0.1)
+    for _ in range(4):
+        gradient = torch.randn(shape)
+        for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
+            parameter.grad = gradient.clone()
+            optimizer.step()
+    assert (ours - theirs).abs().max() < 0.02  # theirs rounds to bfloat16
+    assert (ours - theirs).abs().mean() < 0.002
+
+
+def test_a_stack_of_three_is_three_maps():
+    torch.manual_seed(0)
+    gradient = torch.randn(48, 16)
+    stacked = torch.nn.Parameter(torch.zeros(48, 16))
+    single = [torch.nn.Parameter(torch.zeros(16, 16)) for _ in range(3)]
+    stacked.grad = gradient
+    for parameter, part in zip(single, gradient.chunk(3), strict=True):
+        parameter.grad = part
+    Muon([{"params": [stacked], "stacks": 3}], lr=0.1).step()
+    Muon(single, lr=0.1).step()
+    assert torch.allclose(stacked, torch.cat(single), atol=1e-5)
+
+
+def test_only_matrices_are_taken():
+    with pytest.raises(ValueError, match="shape"):
+        Muon([torch.nn.Parameter(torch.zeros(3))])
