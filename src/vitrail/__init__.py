@@ -1,0 +1,59 @@
+"""A Vision Transformer you can train, measure and see through. `import vitrail` is light: torch comes when used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail.errors import VitrailError as VitrailError
+    from vitrail.model.config import ViTConfig as ViTConfig
+    from vitrail.model.lecture import vit_cls_forward as vit_cls_forward
+    from vitrail.model.lecture import vit_mean_forward as vit_mean_forward
+    from vitrail.model.precision import autocast as autocast
+    from vitrail.model.presets import preset as preset
+    from vitrail.model.presets import preset_names as preset_names
+    from vitrail.model.vit import ViT as ViT
+    from vitrail.weights.checkpoint import Checkpoint as Checkpoint
+    from vitrail.weights.load import load as load
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Checkpoint": "vitrail.weights.checkpoint",
+    "ViT": "vitrail.model.vit",
+    "ViTConfig": "vitrail.model.config",
+    "VitrailError": "vitrail.errors",
+    "autocast": "vitrail.model.precision",
+    "load": "vitrail.weights.load",
+    "preset": "vitrail.model.presets",
+    "preset_names": "vitrail.model.presets",
+    "vit_cls_forward": "vitrail.model.lecture",
+    "vit_mean_forward": "vitrail.model.lecture",
+}
+
+__all__ = [  # the names of _HOMES, written out for tools that read this without running it
+    "Checkpoint",
+    "ViT",
+    "ViTConfig",
+    "VitrailError",
+    "__version__",
+    "autocast",
+    "load",
+    "preset",
+    "preset_names",
+    "vit_cls_forward",
+    "vit_mean_forward",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value  # found without this function from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,148 @@
+"""The command line: one thin function per command. Heavy imports are inside the functions: `--help` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from vitrail import __version__
+from vitrail.errors import VitrailError
+
+USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141  # as argparse and shells number them
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    logging.getLogger("vitrail").addHandler(logging.NullHandler())  # the commands print a model's notes themselves
+    arguments = parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int | None] = arguments.run
+    try:
+        code = run(arguments) or 0
+        sys.stdout.flush()  # here, so that a reader who has gone is noticed here
+    except VitrailError as error:
+        print(f"vitrail: {' '.join(str(error).split())}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing left for Python to flush at exit
+        return BROKEN_PIPE
+    return code
+
+
+# ---- commands
+
+
+def check(arguments: argparse.Namespace) -> int:
+    from vitrail.report.checking import run_check
+
+    return run_check(
+        arguments.data,
+        as_json=arguments.json,
+        page=arguments.page,
+        fast=arguments.fast,
+        layout=arguments.layout,
+        task=arguments.task,
+        seed=arguments.seed,
+    )
+
+
+def info(arguments: argparse.Namespace) -> None:
+    from vitrail.info import describe, to_json, to_text
+
+    description = describe(arguments.source, image_size=arguments.image_size, measure=arguments.measure)
+    print(to_json(description) if arguments.json else to_text(description))
+
+
+def convert(arguments: argparse.Namespace) -> None:
+    from vitrail.weights.convert import convert
+
+    names = ("classes", "channels", "image_size", "heads", "family")
+    asked = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    checkpoint = convert(arguments.src, arguments.dst, to=arguments.to, **asked)
+    print(f"wrote {arguments.dst}")
+    for note in checkpoint.notes:
+        print(f"  {note}")
+
+
+# ---- arguments
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(
+        prog="vitrail",
+        description="A Vision Transformer you can train, measure and see through.",
+        epilog="'vitrail COMMAND --help' tells more about a command.",
+    )
+    whole.add_argument("--version", action="version", version=f"vitrail {__version__}")
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_check(commands)
+    _add_info(commands)
+    _add_convert(commands)
+    return whole
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "check",
+        help="what in a folder of images would spoil training",
+        description="Looks at every image: broken files, copies, conflicting labels, rotated photos, odd sizes, imbalance. "
+        "The exit code is 1 where something would spoil training.",
+    )
+    command.set_defaults(run=check)
+    command.add_argument("data", metavar="DATA", help="a folder of class folders, or a CSV or Parquet table")
+    command.add_argument("--json", action="store_true", help="for programs")
+    command.add_argument("--page", metavar="FILE", help="write the findings as an HTML page, with pictures")
+    command.add_argument("--fast", action="store_true", help="only what shows without decoding the images")
+    command.add_argument("--layout", choices=("folders", "split-folders", "table"), help="default: recognised")
+    command.add_argument("--task", choices=("classify", "multilabel", "regress"), help="default: recognised")
+    command.add_argument("--seed", metavar="N", type=int, default=0, help="of the split that is looked at")
+
+
+def _add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "info",
+        help="what a model is and what it costs",
+        description="Config, parameters, tokens, multiply-adds, memory, and what another patch size would cost.",
+    )
+    command.set_defaults(run=info)
+    command.add_argument("source", metavar="PRESET|FILE", help="such as S/16, DINOv2-B/14-reg, or a model file")
+    command.add_argument("--json", action="store_true", help="for programs")
+    command.add_argument("--image-size", metavar="H[xW]", type=_size, help="instead of the model's own")
+    command.add_argument("--measure", action="store_true", help="run each row of the table here: time and peak memory")
+
+
+def _add_convert(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "convert",
+        help="model files from one family to another",
+        description="Reads our file or any known family's, writes ours or theirs.",
+    )
+    command.set_defaults(run=convert)
+    command.add_argument("src", metavar="SRC", help="a file, a folder, or a hub id")
+    command.add_argument("dst", metavar="DST", help="the file or folder to write")
+    targets = ("vitrail", "transformers", "timm")
+    command.add_argument("--to", choices=targets, default="vitrail", help="default: %(default)s")
+    command.add_argument("--classes", metavar="N", type=_classes, help="a new head for so many; 0: no head")
+    command.add_argument("--channels", metavar="N", type=_count, help="adapt the stem to so many input channels")
+    command.add_argument("--image-size", metavar="H[xW]", type=_size, help="resample the positions to this size")
+    command.add_argument("--heads", metavar="N", type=_count, help="attention heads, where the weights do not tell")
+    command.add_argument("--family", metavar="NAME", help="whose names the weights have, where that is not clear")
+
+
+def _size(text: str) -> tuple[int, int]:
+    """'224' is (224, 224); '224x320' is height 224, width 320."""
+    height, cross, width = text.partition("x")
+    return _count(height), _count(width) if cross else _count(height)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _classes(text: str) -> int:
+    return 0 if text == "0" else _count(text)

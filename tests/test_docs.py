@@ -1,0 +1,146 @@
+"""Every documented command is run: the sh, console and python blocks of README.md and docs/, in a folder of samples.
+
+`make` is left out: `make test` would run itself, and `make demo` sets up an environment of its own; its script is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from skimage.data import astronaut
+
+from vitrail.cli import parser
+from vitrail.model.presets import preset
+from vitrail.model.vit import ViT
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN, LEFT_OUT = ("vitrail", "python"), ("make", "pip", "git", "cd")  # these set up, or need a network
+SECONDS = 600  # for one command, on a machine with much else to do
+
+
+@dataclass
+class Block:
+    document: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document.name}:{self.line}"
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    text = document.read_text(encoding="utf-8")
+    for found in re.finditer(r"^(<!-- not run: .+ -->\n)?```(sh|console|python)\n(.*?)^```$", text, re.M | re.S):
+        if found[1] is None:
+            yield Block(document, text[: found.start()].count("\n") + 1, found[2], found[3])
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """Each command of a sh or console block, with the output that a console block shows for it."""
+    joined = block.text.replace("\\\n", " ")
+    if block.language == "sh":
+        lines = (line for line in joined.splitlines() if line.strip() and not line.startswith("#"))
+        yield from ((line, "") for line in lines)
+    for part in re.split(r"^\$ ", joined, flags=re.M)[1:] if block.language == "console" else []:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def run(command: list[str] | str, folder: Path) -> subprocess.CompletedProcess[str]:
+    here = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": here + os.pathsep + os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
+    shell = isinstance(command, str)
+    return subprocess.run(
+        command, shell=shell, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
+    )
+
+
+def check_shell(block: Block, folder: Path) -> None:
+    for command, expected in commands(block):
+        program = command.split()[0]
+        assert program in RUN + LEFT_OUT, f"{block}: say in tests/test_docs.py whether {program} is run"
+        if program in LEFT_OUT:
+            continue
+        done = run(command, folder)
+        assert done.returncode == 0, f"{block}: {command}\n{done.stdout}{done.stderr}"
+        if expected.strip():
+            pattern = r"[\s\S]*".join(re.escape(part) for part in expected.strip().split("..."))
+            assert re.fullmatch(pattern, done.stdout.strip()), f"{block}: {command}\nprints\n{done.stdout}"
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    Image.fromarray(astronaut()).save(tmp_path / "photo.jpg")
+    noise = np.random.default_rng(0)
+    for place in range(40):
+        folder = tmp_path / "photos" / ("cat", "dog")[place % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / f"{place}.png")
+    config = preset("mu/16", classes=3)
+    model = Checkpoint(ViT(config), Preprocessing(size=config.image_size), "classify", ["cat", "dog", "owl"])
+    model.save(tmp_path / "model.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documented_commands_run(document: Path, samples: Path) -> None:
+    for block in blocks(document):
+        if block.language == "python":
+            done = run([sys.executable, "-c", block.text], samples)
+            assert done.returncode == 0, f"{block}:\n{done.stderr}"
+        else:
+            check_shell(block, samples)
+
+
+def test_the_demo_runs_and_ends_clearly(tmp_path: Path) -> None:
+    done = run([sys.executable, str(ROOT / "examples" / "demo.py")], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1].startswith("Done: 14 x 14 patches and [CLS] became 1000 logits")
+
+
+def test_the_readme_names_every_command_and_no_other() -> None:
+    actions = parser()._subparsers._group_actions  # type: ignore[union-attr]
+    known = set(actions[0].choices or ())
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"vitrail ([a-z]+)\b", "\n".join(re.findall(r"`vitrail [^`]+`", readme))))
+    assert named == known
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+            assert "://" in target or (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_blocks_are_found_and_taken_apart(tmp_path: Path) -> None:
+    shown = [
+        "```sh\n# why\nvitrail info S/16 \\\n  --json\nmake demo\n```",
+        "<!-- not run: slow -->\n```sh\nvitrail x\n```",
+    ]
+    shown += [
+        "```console\n$ vitrail --version\nvitrail ...\n$ python -V\n```",
+        "```python\nprint(1)\n```",
+        "```json\n{}\n```",
+    ]
+    text = "a\n" + "\n".join(shown) + "\n"
+    (tmp_path / "page.md").write_text(text)
+    shell, console, python = blocks(tmp_path / "page.md")
+    assert (str(shell), python.text) == ("page.md:2", "print(1)\n")
+    assert list(commands(shell)) == [("vitrail info S/16    --json", ""), ("make demo", "")]
+    assert list(commands(console)) == [("vitrail --version", "vitrail ...\n"), ("python -V", "")]
