@@ -88,8 +88,8 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "check",
         help="what in a folder of images would spoil training",
-        description="Looks at every image: broken files, copies, conflicting labels, rotated photos, odd sizes, imbalance. "
-        "The exit code is 1 where something would spoil training.",
+        description="Looks at every image: broken files, copies, conflicting labels, rotated photos, odd sizes, "
+        "imbalance. The exit code is 1 where something would spoil training.",
     )
     command.set_defaults(run=check)
     command.add_argument("data", metavar="DATA", help="a folder of class folders, or a CSV or Parquet table")
