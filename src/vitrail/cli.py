@@ -73,7 +73,7 @@ def convert(arguments: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="vitrail",
-        description="A Vision Transformer you can train, measure and see through.",
+        description="Vision Transformers for your own images, and every published ViT in one readable network.",
         epilog="'vitrail COMMAND --help' tells more about a command.",
     )
     whole.add_argument("--version", action="version", version=f"vitrail {__version__}")
