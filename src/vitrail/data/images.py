@@ -165,7 +165,7 @@ def read_file(path: Path) -> bytes:
 def _formats() -> tuple[str, ...]:
     """Those of FORMATS that this Pillow knows; HEIF comes with the package pillow-heif."""
     try:
-        import pillow_heif  # type: ignore[import-not-found, unused-ignore]
+        import pillow_heif
 
         pillow_heif.register_heif_opener()
     except ImportError:

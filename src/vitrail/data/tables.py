@@ -157,8 +157,8 @@ def _column_names(path: Path, header: Sequence[str]) -> tuple[list[str], list[in
 
 def _read_parquet(path: Path, rows: int | None) -> Table:
     try:
-        import pyarrow  # type: ignore[import-not-found, unused-ignore]
-        import pyarrow.parquet  # type: ignore[import-not-found, unused-ignore]
+        import pyarrow
+        import pyarrow.parquet
     except ImportError:
         raise VitrailError(
             f"{shown(path)} is a Parquet file, which needs one more package: pip install pyarrow, or save it as CSV"
