@@ -1,7 +1,8 @@
 """Decoded pictures: the same from memory, from the shared file and decoded anew; two runs at once do no harm."""
 
-import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,20 +60,21 @@ def test_changed_files_are_decoded_again(paths, tmp_path):
     assert not (before == after).all() and after[0, 0, 0].tolist() == [255, 0, 0]
 
 
-def _fill(paths: list[Path], folder: Path, results: "multiprocessing.Queue") -> None:
-    results.put(int(keep_in_file(paths, Shape(16, 16, 3), folder, workers=1).take(np.arange(4))[0].long().sum()))
+FILL = """
+import sys
+from pathlib import Path
+import numpy as np
+from vitrail.data.store import Shape, keep_in_file
+folder, *paths = map(Path, sys.argv[1:])
+print(int(keep_in_file(paths, Shape(16, 16, 3), folder, workers=1).take(np.arange(4))[0].long().sum()))
+"""
 
 
 def test_two_runs_that_start_at_once_share_the_file(paths, tmp_path):
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    runs = [context.Process(target=_fill, args=(paths, tmp_path / "cache", results)) for _ in range(2)]
-    for run in runs:
-        run.start()
-    sums = [results.get(timeout=300) for _ in runs]
-    for run in runs:
-        run.join()
-    assert sums[0] == sums[1]
+    command = [sys.executable, "-c", FILL, str(tmp_path / "cache"), *map(str, paths)]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    sums = [run.communicate(timeout=300)[0] for run in runs]
+    assert sums[0] == sums[1] != ""
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".npy", ".npy"]
 
 
