@@ -34,7 +34,7 @@ def is_more_than_a_picture(data: bytes, channels: int) -> bool:
     try:
         with Image.open(io.BytesIO(data), formats=("TIFF",)) as image:
             return getattr(image, "tag_v2", {}).get(_EXTRA_SAMPLES) == (0,)
-    except Exception:
+    except Exception:  # what does not open here is refused with a sentence where it is read
         return True
 
 
