@@ -38,7 +38,7 @@ def prepare(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[n
     goal = before_crop(preprocessing)
     if preprocessing.resize == "crop":
         goal = _covering(image.shape[:2], goal)
-    resized = _resize(image, goal, preprocessing.interpolation)
+    resized = resize(image, goal, preprocessing.interpolation)
     top, left = (goal[0] - height) // 2, (goal[1] - width) // 2
     return resized[top : top + height, left : left + width].copy()
 
@@ -84,11 +84,11 @@ def _letterbox(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArra
     canvas = np.empty((height, width, image.shape[2]), dtype=np.uint8)
     canvas[:] = colour
     top, left = (height - fitted[0]) // 2, (width - fitted[1]) // 2
-    canvas[top : top + fitted[0], left : left + fitted[1]] = _resize(image, fitted, preprocessing.interpolation)
+    canvas[top : top + fitted[0], left : left + fitted[1]] = resize(image, fitted, preprocessing.interpolation)
     return canvas
 
 
-def _resize(image: NDArray[np.uint8], size: tuple[int, int], interpolation: str) -> NDArray[np.uint8]:
+def resize(image: NDArray[np.uint8], size: tuple[int, int], interpolation: str) -> NDArray[np.uint8]:
     """Pillow's resize, which filters before it shrinks. Channels of any number go one by one; colour goes at once."""
     if image.shape[:2] == size:
         return image

@@ -15,10 +15,10 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from vitrail.data.images import read_image
+from vitrail.data.inputs import resize
 from vitrail.data.threads import Progress, in_threads
 from vitrail.data.unreadable import UnreadableImage
 from vitrail.errors import VitrailError
@@ -50,15 +50,7 @@ def squashed(path: Path, shape: Shape) -> tuple[NDArray[np.uint8], tuple[int, in
     """One picture at the stored size, and its own height and width."""
     pixels = read_image(path, shape.channels, target=(shape.height, shape.width))
     size = pixels.shape[0], pixels.shape[1]  # of a JPEG decoded at reduced scale: the aspect is what counts
-    if size != (shape.height, shape.width):
-        goal = (shape.width, shape.height)
-        planes = [pixels] if shape.channels in (1, 3) else [pixels[..., c : c + 1] for c in range(shape.channels)]
-        resized = [
-            np.asarray(Image.fromarray(p.squeeze(2) if p.shape[2] == 1 else p).resize(goal, Image.Resampling.BILINEAR))
-            for p in planes
-        ]
-        pixels = np.concatenate([r if r.ndim == 3 else r[..., None] for r in resized], axis=2)
-    return pixels, size
+    return resize(pixels, (shape.height, shape.width), "bilinear"), size
 
 
 class Decoding:
