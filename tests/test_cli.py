@@ -28,7 +28,16 @@ def modules_after(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["--version"], ["check", "--help"], ["info", "--help"], ["convert", "--help"]]
+    "argv",
+    [
+        ["--help"],
+        ["--version"],
+        ["check", "--help"],
+        ["info", "--help"],
+        ["convert", "--help"],
+        ["predict", "--help"],
+        ["evaluate", "--help"],
+    ],
 )
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     code = f"import vitrail.cli\ntry: vitrail.cli.main({argv})\nexcept SystemExit as end: assert end.code == 0"
@@ -48,7 +57,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    assert all(command in shown for command in ("check", "info", "convert"))
+    assert all(command in shown for command in ("check", "info", "convert", "predict", "evaluate"))
 
 
 def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +80,10 @@ def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> N
         ["info", "S/16", "--image-size", "²"],
         ["convert", "a", "b", "--to", "nobody"],
         ["convert", "a", "b", "--classes", "many"],
+        ["predict", "model.safetensors"],
+        ["predict", "model.safetensors", "a.jpg", "--top", "0"],
+        ["evaluate", "model.safetensors", "photos", "--part", "most"],
+        ["evaluate", "model.safetensors", "photos", "--bootstrap", "-1"],
     ],
     ids=" ".join,
 )

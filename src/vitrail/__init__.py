@@ -6,7 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.data.unreadable import UnreadableImage as UnreadableImage
     from vitrail.errors import VitrailError as VitrailError
+    from vitrail.infer.evaluate import evaluate as evaluate
+    from vitrail.infer.model import Model as Model
+    from vitrail.infer.model import load as load
+    from vitrail.infer.predictor import Predictor as Predictor
     from vitrail.model.config import ViTConfig as ViTConfig
     from vitrail.model.lecture import vit_cls_forward as vit_cls_forward
     from vitrail.model.lecture import vit_mean_forward as vit_mean_forward
@@ -15,17 +20,20 @@ if TYPE_CHECKING:
     from vitrail.model.presets import preset_names as preset_names
     from vitrail.model.vit import ViT as ViT
     from vitrail.weights.checkpoint import Checkpoint as Checkpoint
-    from vitrail.weights.load import load as load
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpoint": "vitrail.weights.checkpoint",
+    "Model": "vitrail.infer.model",
+    "Predictor": "vitrail.infer.predictor",
+    "UnreadableImage": "vitrail.data.unreadable",
     "ViT": "vitrail.model.vit",
     "ViTConfig": "vitrail.model.config",
     "VitrailError": "vitrail.errors",
     "autocast": "vitrail.model.precision",
-    "load": "vitrail.weights.load",
+    "evaluate": "vitrail.infer.evaluate",
+    "load": "vitrail.infer.model",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
     "vit_cls_forward": "vitrail.model.lecture",
@@ -34,11 +42,15 @@ _HOMES = {
 
 __all__ = [  # the names of _HOMES, written out for tools that read this without running it
     "Checkpoint",
+    "Model",
+    "Predictor",
+    "UnreadableImage",
     "ViT",
     "ViTConfig",
     "VitrailError",
     "__version__",
     "autocast",
+    "evaluate",
     "load",
     "preset",
     "preset_names",

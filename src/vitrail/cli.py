@@ -49,6 +49,14 @@ def check(arguments: argparse.Namespace) -> int:
     )
 
 
+def train(arguments: argparse.Namespace) -> int:
+    from vitrail.report.training import run_train
+
+    names = ("data", "out", "model", "start", "epochs", "minutes", "image_size", "batch_size", "lr", "seed")
+    asked = {name: getattr(arguments, name) for name in (*names, "settings", "resume", "shard")}
+    return run_train(**asked)
+
+
 def info(arguments: argparse.Namespace) -> None:
     from vitrail.info import describe, to_json, to_text
 
@@ -67,6 +75,38 @@ def convert(arguments: argparse.Namespace) -> None:
         print(f"  {note}")
 
 
+def predict(arguments: argparse.Namespace) -> int:
+    from vitrail.infer.predicting import run_predict
+
+    return run_predict(
+        arguments.model,
+        arguments.images,
+        top=arguments.top,
+        json=arguments.json,
+        csv=arguments.csv,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        device=arguments.device,
+    )
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    from vitrail.infer.evaluating import run_evaluate
+
+    run_evaluate(
+        arguments.model,
+        arguments.data,
+        as_json=arguments.json,
+        part=arguments.part,
+        layout=arguments.layout,
+        task=arguments.task,
+        bootstrap=arguments.bootstrap,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        device=arguments.device,
+    )
+
+
 # ---- arguments
 
 
@@ -79,8 +119,11 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"vitrail {__version__}")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_check(commands)
+    _add_train(commands)
     _add_info(commands)
     _add_convert(commands)
+    _add_predict(commands)
+    _add_evaluate(commands)
     return whole
 
 
@@ -99,6 +142,30 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--layout", choices=("folders", "split-folders", "table"), help="default: recognised")
     command.add_argument("--task", choices=("classify", "multilabel", "regress"), help="default: recognised")
     command.add_argument("--seed", metavar="N", type=int, default=0, help="of the split that is looked at")
+
+
+def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "train",
+        help="a model from a folder of images, measured, with a report",
+        description="Trains a Vision Transformer on your images. What you do not give is chosen from the data, the time "
+        "and the machine; every setting stands, explained, in RUN/settings.toml.",
+    )
+    command.set_defaults(run=train)
+    command.add_argument("data", metavar="DATA", help="a folder of class folders, or a CSV or Parquet table")
+    command.add_argument("--out", metavar="RUN", required=True, help="the folder that the run is written to")
+    command.add_argument("--model", metavar="NAME", help="a preset such as S/16; default: auto")
+    command.add_argument("--from", metavar="FILE|HUB-ID", dest="start", help="fine-tune this model")
+    length = command.add_mutually_exclusive_group()
+    length.add_argument("--epochs", metavar="N", type=_positive, help="passes over the training images")
+    length.add_argument("--minutes", metavar="M", type=_positive, help="time for everything, the measuring included")
+    command.add_argument("--image-size", metavar="N", type=_count, help="pixels a side; default: chosen")
+    command.add_argument("--batch-size", metavar="N", type=_count, help="images a step; default: chosen")
+    command.add_argument("--lr", metavar="RATE", type=_positive, help="peak learning rate; default: chosen")
+    command.add_argument("--seed", metavar="N", type=int, help="of the split, the weights, the order; default: 0")
+    command.add_argument("--settings", metavar="FILE.toml", help="any settings; flags win over it")
+    command.add_argument("--resume", action="store_true", help="go on with the run in RUN where it stopped")
+    command.add_argument("--shard", action="store_true", help="under torchrun: cut the model up among the processes")
 
 
 def _add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -132,6 +199,49 @@ def _add_convert(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--family", metavar="NAME", help="whose names the weights have, where that is not clear")
 
 
+def _add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "predict",
+        help="what a model says about images",
+        description="One row an image, in their order. What cannot be read is a row with its error, and the exit code "
+        "is then 1.",
+    )
+    command.set_defaults(run=predict)
+    command.add_argument("model", metavar="MODEL", help="a model file or folder, or a hub id")
+    images = "files, folders (all images in them), or - for paths on standard input, one a line"
+    command.add_argument("images", metavar="IMAGES", nargs="+", help=images)
+    command.add_argument("--top", metavar="N", type=_count, default=5, help="guesses an image (default: %(default)s)")
+    command.add_argument("--json", metavar="FILE", help="write a JSON list instead; -: JSON lines on standard output")
+    command.add_argument("--csv", metavar="FILE", help="write a table instead; -: on standard output")
+    _add_running(command)
+
+
+def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "evaluate",
+        help="how good a model is on labelled images",
+        description="Every metric with its 95 %% interval, each label, the most confused pairs, and how far the "
+        "probabilities can be trusted. Labels are matched by name.",
+    )
+    command.set_defaults(run=evaluate)
+    command.add_argument("model", metavar="MODEL", help="a model file or folder, or a hub id")
+    command.add_argument("data", metavar="DATA", help="a folder of class folders, or a CSV or Parquet table")
+    parts = "auto (default): test, else val, else what training held out of this data, else all"
+    command.add_argument("--part", choices=("auto", "train", "val", "test", "all"), default="auto", help=parts)
+    command.add_argument("--layout", choices=("folders", "split-folders", "table"), help="default: recognised")
+    command.add_argument("--task", choices=("classify", "multilabel", "regress"), help="default: the model's")
+    command.add_argument("--json", action="store_true", help="for programs")
+    resamples = "resamples for the intervals; 0: none (default: %(default)s)"
+    command.add_argument("--bootstrap", metavar="N", type=_classes, default=1000, help=resamples)
+    _add_running(command)
+
+
+def _add_running(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--batch-size", metavar="N", type=_count, help="default: by the model's number of tokens")
+    command.add_argument("--workers", metavar="N", type=_count, default=2, help="threads that decode (default: 2)")
+    command.add_argument("--device", metavar="NAME", default="auto", help="cuda, mps or cpu (default: what is there)")
+
+
 def _size(text: str) -> tuple[int, int]:
     """'224' is (224, 224); '224x320' is height 224, width 320."""
     height, cross, width = text.partition("x")
@@ -142,6 +252,16 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
 
 
 def _classes(text: str) -> int:

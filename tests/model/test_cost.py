@@ -27,6 +27,7 @@ VARIANTS: list[dict] = [
     {"image_size": (32, 48), "patch_size": (8, 4)},
     {"channels": 1, "patch_bias": False},
     {"stem": "conv"},
+    {"stem": "conv", "stem_blocks": 2, "image_size": 32, "patch_size": 4},
     {"stem": "conv", "patch_size": (4, 16), "channels": 5},
     {"stem": "conv", "image_size": 45, "patch_size": 15, "patch_bias": False},
     {"stem": "conv", "patch_size": 1, "image_size": 6},

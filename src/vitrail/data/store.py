@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,24 @@ class Kept:
         return torch.from_numpy(self.pixels[places]), self.sizes[places]
 
 
+def open_store(
+    paths: Sequence[Path],
+    shape: Shape,
+    cache: str = "auto",
+    gigabytes: float = 4.0,
+    workers: int = 2,
+    progress: Progress | None = None,
+) -> Store:
+    """As `cache` says: memory, disk, off; auto keeps in memory what fits into so many gigabytes, else on disk where it
+    takes at most half of what is free, else decodes anew."""
+    needed = len(paths) * shape.bytes
+    if cache == "memory" or (cache == "auto" and needed <= gigabytes * 1e9):
+        return keep_in_memory(paths, shape, workers, progress)
+    if cache == "disk" or (cache == "auto" and needed <= _free_disk(cache_folder()) / 2):
+        return keep_in_file(paths, shape, cache_folder(), workers, progress)
+    return Decoding(paths, shape, workers)
+
+
 def keep_in_memory(paths: Sequence[Path], shape: Shape, workers: int, progress: Progress | None = None) -> Kept:
     pixels = np.empty((len(paths), shape.height, shape.width, shape.channels), dtype=np.uint8)
     return Kept(pixels, _fill(pixels, paths, shape, workers, progress))
@@ -105,6 +124,12 @@ def cache_folder() -> Path:
     """Where decoded pictures are kept: `VITRAIL_CACHE`, else the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("VITRAIL_CACHE") or Path(base) / "vitrail")
+
+
+def _free_disk(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def _fill(

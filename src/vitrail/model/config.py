@@ -38,6 +38,7 @@ class ViTConfig:
     patch_size: tuple[int, int] = (16, 16)
     channels: int = 3
     stem: str = "linear"  # linear: flatten and project; conv: small convolutions; features: the user's CNN
+    stem_blocks: int = 0  # residual convolutions after each stride of stem="conv": slower, learns more from few images
     feature_channels: int | None = None  # F, the channels of the user's CNN; only with stem="features"
     patch_bias: bool = True  # CLIP has none
 
@@ -205,7 +206,7 @@ class ViTConfig:
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
             if getattr(self, name) < 1:
                 raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("registers", "classes"):
+        for name in ("registers", "classes", "stem_blocks"):
             if getattr(self, name) < 0:
                 raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 0")
         for name in ("feature_channels", "head_width"):
@@ -243,6 +244,8 @@ class ViTConfig:
             )
         if self.stem == "features" and self.feature_channels is None:
             raise VitrailError("stem 'features' needs feature_channels, the channels of your CNN's feature map")
+        if self.stem != "conv" and self.stem_blocks:
+            raise VitrailError(f"stem_blocks {self.stem_blocks} goes with stem 'conv', not {self.stem!r}")
         if self.stem != "features" and self.feature_channels is not None:
             raise VitrailError(f"feature_channels {self.feature_channels} goes with stem 'features', not {self.stem!r}")
         if self.head != "mlp" and self.head_width is not None:

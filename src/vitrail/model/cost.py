@@ -185,7 +185,7 @@ def _conv_steps(config: ViTConfig) -> list[_ConvStep]:
     height, width = config.image_size
     with torch.device("meta"):
         stem = ConvStem(config)
-    for layer in stem.layers:
+    for layer in stem.layers.modules():
         if isinstance(layer, torch.nn.Conv2d):
             height, width = height // layer.stride[0], width // layer.stride[1]
             steps.append(_ConvStep(layer.weight.numel(), layer.out_channels, height * width))

@@ -72,9 +72,17 @@ class ViT(nn.Module):
         self.checkpointing = False  # recompute each block's activations in the backward pass, to save memory
         self.initialise()
 
-    def forward(self, images: Tensor, pad: bool = False) -> Tensor:
-        """(B, C, H, W) -> (B, classes), or the pooled (B, D) when there is no head."""
+    def forward(self, images: Tensor, pad: bool = False, keep: Tensor | None = None) -> Tensor:
+        """(B, C, H, W) -> (B, classes), or the pooled (B, D) when there is no head.
+
+        `keep` (K,): training on some of the patches only, by their numbers. They know their places already, so the
+        others can be left out: half the tokens are half the work, and every one learns not to rely on the rest.
+        """
         x, turns, _ = self.embed(images, pad)  # (B, prefix + N, D)
+        if keep is not None:
+            prefix = torch.arange(self.config.prefix, device=keep.device)
+            x = x.index_select(1, torch.cat([prefix, keep + self.config.prefix]))  # (B, prefix + K, D)
+            turns = None if turns is None else turns.index_select(1, keep)
         # With [CLS] pooling nobody reads the last block's patches, so they are attended to but not carried on: the same
         # answer, for 7 % fewer multiply-adds in S/16.
         read = 1 + int(self.config.distillation) if self.config.pool == "cls" else None

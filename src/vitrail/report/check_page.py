@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from vitrail import __version__
 from vitrail.data.check import CheckReport
 from vitrail.data.collection import SPLITS
-from vitrail.data.findings import SEVERITIES, Example, Finding
+from vitrail.data.findings import SEVERITIES
 from vitrail.data.names import counted, shown
-from vitrail.report.thumbnails import thumbnail
+from vitrail.report.finding_cards import finding_cards
+from vitrail.report.pages import made, render
 
-EXAMPLES = 12  # of each finding
-LINES = 40  # where there are only names to show
-FILES = 4  # of each example
 BARS = 30  # classes that are shown at once; the rest unfolds
 BINS = 12  # of a histogram of numbers
-_WITHOUT_PICTURES = ("broken", "missing", "other-files")
 
 
 def page(report: CheckReport) -> str:
     """The report as HTML. Names of files and classes are text, whatever they contain."""
-    environment = Environment(
-        loader=PackageLoader("vitrail.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     collection = report.collection
-    return environment.get_template("check.html").render(
+    return render(
+        "check.html",
         report=report,
         name=shown((collection.table or collection.root.absolute()).name or collection.root),
+        subtitle=report.description,
         verdict=_verdict(report),
         tiles=_tiles(report),
-        findings=[_finding(finding, report) for finding in report.findings],
+        findings=finding_cards(report.findings, collection.root),
         charts=_number_charts(report) if collection.task == "regress" else [_class_chart(report)],
         facts=[
             (title, [(what, f"{number:,}") for what, number in rows.items()])
             for title, rows in zip(("Types", "Kinds", "Most frequent sizes"), report.facts().values(), strict=True)
         ],
-        made=f"vitrail {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}; {report.summary()}.",
+        made=f"{made()}; {report.summary()}.",
     )
 
 
@@ -62,35 +50,6 @@ def _tiles(report: CheckReport) -> list[tuple[str, str]]:
     tiles = [counted(len(report.collection.items), "image"), counted(labels, *what), *counts]
     first, *rest = [(number, noun) for number, _, noun in (tile.partition(" ") for tile in tiles)]
     return [first, (f"{len(report.broken):,}", "unreadable"), *rest]
-
-
-# ---- findings
-
-
-def _finding(finding: Finding, report: CheckReport) -> dict[str, Any]:
-    pictures = finding.kind not in _WITHOUT_PICTURES
-    limit = EXAMPLES if pictures else LINES
-    return {
-        "severity": finding.severity,
-        "title": finding.title,
-        "advice": finding.advice,
-        "pictures": pictures,
-        "examples": [_example(example, pictures, report) for example in finding.examples[:limit]],
-        "more": f"{more:,}" if (more := max(0, len(finding.examples) - limit)) else "",
-    }
-
-
-def _example(example: Example, pictures: bool, report: CheckReport) -> dict[str, Any]:
-    hidden = len(example.files) - FILES
-    remark = ", ".join(filter(None, [example.note, f"and {hidden:,} more files" if hidden > 0 else ""]))
-    files = [
-        {
-            "name": shown(file, report.collection.root),
-            "picture": thumbnail(file) if pictures else None,
-        }
-        for file in example.files[:FILES]
-    ]
-    return {"files": files, "remark": remark}
 
 
 # ---- charts

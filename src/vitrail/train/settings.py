@@ -22,10 +22,11 @@ def setting(default: Any, doc: str, *, choices: tuple = (), low: float | None = 
 class Data:
     layout: str = setting(
         "auto",
-        "how the data lies: folders, split folders, table",
-        choices=("auto", "folders", "split folders", "table"),
+        "how the data lies",
+        choices=("auto", "folders", "split-folders", "table"),
     )
     task: str = setting("auto", "what is learned", choices=("auto", "classify", "multilabel", "regress"))
+    targets: str = setting("", "columns of a table to predict, with commas between; empty: all that are numbers")
     validation: float = setting(0.2, "part held out when the data has no validation part", low=0.01, high=0.9)
     cache: str = setting(
         "auto",
@@ -41,8 +42,21 @@ class Model:
     model: str = setting("auto", "a preset such as S/16, or auto: chosen from the data, the time and the machine")
     start: str = setting("", "a model file or hub id to fine-tune; empty: from scratch")
     image_size: int = setting(0, "pixels a side; 0: chosen", low=0)
-    channels: int = setting(3, "1 grey, 3 colour, or as many as the files have", low=1)
-    resize: str = setting("crop", "what happens to pictures that are not square", choices=("crop", "pad", "squash"))
+    channels: int = setting(0, "1 grey, 3 colour, or as many as the files have; 0: chosen", low=0)
+    patch_size: int = setting(0, "pixels a side of a patch; 0: the model's", low=0)
+    width: int = setting(0, "of a token; 0: the model's", low=0)
+    depth: int = setting(0, "blocks; 0: the model's", low=0)
+    heads: int = setting(0, "of attention; 0: the model's, and at least 32 dims each with auto", low=0)
+    stem: str = setting("auto", "conv learns more from few images", choices=("auto", "linear", "conv"))
+    stem_blocks: int = setting(-1, "residual convolutions after each stride of the conv stem; -1: chosen", low=-1)
+    pool: str = setting(
+        "auto", "what the head reads: [CLS] or the mean of the patches", choices=("auto", "cls", "mean")
+    )
+    resize: str = setting(
+        "auto",
+        "what happens to pictures that are not square; auto: crop, or what the model that is fine-tuned does",
+        choices=("auto", "crop", "pad", "squash"),
+    )
     train_only: str = setting("all", "what is trained of a model that is fine-tuned", choices=("all", "head", "lora"))
     lora_rank: int = setting(8, "rank of the low-rank updates with train_only = 'lora'", low=1)
 
@@ -62,38 +76,47 @@ class Recipe:
     warmup: float = setting(0.05, "part of the steps in which the learning rate rises", low=0, high=0.9)
     clip: float = setting(1.0, "gradients longer than this are shortened; 0: off", low=0)
     average: float = setting(
-        0.0, "part of the last steps whose weights are averaged (EMA horizon); 0: off", low=0, high=1
+        0.0,
+        "part of the run over which weights are averaged (EMA); 0: off, a learning rate that ends at 0 does the same",
+        low=0,
+        high=1,
     )
     smoothing: float = setting(0.1, "label smoothing", low=0, high=0.9)
-    drop_path: float = setting(0.0, "of the last block; earlier ones less", low=0, high=0.9)
+    drop_path: float = setting(-1.0, "of the last block; earlier ones less; -1: chosen", low=-1, high=0.9)
     dropout: float = setting(0.0, "inside the blocks", low=0, high=0.9)
     keep_tokens: float = setting(
-        1.0, "part of the patch tokens that early training keeps: faster, and it regularises", low=0.1, high=1
+        0.0, "part of the patch tokens that early training keeps: faster, and it regularises; 0: chosen", low=0, high=1
     )
     keep_until: float = setting(0.7, "part of the steps after which all tokens are kept", low=0, high=1)
-    mixup: float = setting(0.0, "alpha of mixup; 0: off", low=0)
-    cutmix: float = setting(0.0, "alpha of cutmix; 0: off", low=0)
+    mixup: float = setting(-1.0, "alpha of mixup; 0: off, -1: chosen", low=-1)
+    cutmix: float = setting(-1.0, "alpha of cutmix; 0: off, -1: chosen", low=-1)
     class_weights: str = setting("none", "rare classes weigh more in the loss", choices=("none", "sqrt", "inverse"))
     balanced: bool = setting(False, "every class is drawn equally often")
     precision: str = setting(
         "auto", "bfloat16 where the hardware computes in it", choices=("auto", "float32", "bfloat16")
     )
     checkpointing: bool = setting(False, "recompute activations to save memory")
+    save_minutes: float = setting(2.0, "the state is saved this often, and at every evaluation", low=0)
+    tensorboard: bool = setting(False, "write TensorBoard files too; needs vitrail[tensorboard]")
     patience: int = setting(0, "stop after so many evaluations without a better score; 0: never", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    crop: float = setting(0.35, "smallest part of a picture's area that a crop keeps", low=0.05, high=1)
+    crop: float = setting(0.0, "smallest part of a picture's area that a crop keeps; 0: chosen", low=0, high=1)
     flip: str = setting(
-        "horizontal", "off when it changes the label", choices=("none", "horizontal", "vertical", "both")
+        "auto",
+        "off when it changes the label; auto: horizontal, but none for digits, letters, left and right",
+        choices=("auto", "none", "horizontal", "vertical", "both"),
     )
     policy: str = setting(
-        "trivial", "one random change, several at one strength, or none", choices=("none", "trivial", "rand")
+        "auto",
+        "one random change (trivial), several at one strength (rand), or none; auto: trivial in runs of many epochs",
+        choices=("auto", "none", "trivial", "rand"),
     )
     changes: int = setting(2, "how many with policy = 'rand'", low=1, high=8)
     strength: float = setting(0.5, "how strong with policy = 'rand'", low=0, high=1)
-    erase: float = setting(0.0, "probability that a rectangle is painted over", low=0, high=1)
+    erase: float = setting(-1.0, "probability that a rectangle is painted over; -1: chosen", low=-1, high=1)
 
 
 SECTIONS: dict[str, type] = {"data": Data, "model": Model, "train": Recipe, "augment": Augment}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -80,9 +81,17 @@ class Checkpoint:
             ensure_ascii=False,
         )
         metadata = {KEY: description, CHECKSUM: checksum(description, tensors)}
-        with replacing(path) as temporary:
-            save_file(tensors, temporary, metadata)
+        write_tensors(path, tensors, metadata)
         return path
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """A .safetensors file that is there as a whole or not at all."""
+    with replacing(path) as temporary:
+        try:
+            save_file(dict(tensors), temporary, dict(metadata))
+        except SafetensorError as error:  # it wraps what the system says, such as "No space left on device"
+            raise VitrailError(f"cannot write {path}: {error}") from None
 
 
 def checksum(description: str, tensors: Mapping[str, Tensor]) -> str:

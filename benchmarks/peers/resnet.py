@@ -1,0 +1,146 @@
+"""timm's ResNet-18 from scratch, with a sound recipe that ends exactly when the time does."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from peers.pictures import labelled_files, random_flip, random_resized_crop
+from peers.process import keep_large_blocks, let_torchvision_import, report, since_start
+from peers.trivial import trivial
+
+let_torchvision_import()
+
+import timm  # noqa: E402
+
+WARMUP, SMOOTHING, DECAY, MOMENTUM = 0.05, 0.1, 5e-4, 0.9
+STORED = 160  # pixels a side at which pictures are kept in memory, if they are not smaller
+TESTED = (128, 160)
+
+
+def load(part: Path) -> tuple[list[Image.Image], Tensor]:
+    """All pictures, decoded once: the middle square, at most STORED pixels a side."""
+    files, _ = labelled_files(part)
+    pictures = []
+    for path, _ in files:
+        with Image.open(path) as file:
+            image = file.convert("RGB")
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        size = min(side, STORED)
+        box = (left, top, left + side, top + side)
+        pictures.append(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
+    return pictures, torch.tensor([label for _, label in files])
+
+
+def stack(pictures: list[Image.Image], mean: Tensor, std: Tensor) -> Tensor:
+    """(B, 3, H, W), normalised, channels last."""
+    values = torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures]))
+    return ((values.float() / 255 - mean) / std).permute(0, 3, 1, 2)  # NHWC in memory: channels last
+
+
+def statistics(pictures: list[Image.Image]) -> tuple[Tensor, Tensor]:
+    values = np.concatenate([np.asarray(picture).reshape(-1, 3)[::16] for picture in pictures]) / 255
+    return torch.tensor(values.mean(0)).float(), torch.tensor(values.std(0)).float()
+
+
+def batches(count: int, size: int) -> Iterator[list[int]]:
+    """Epoch after epoch, each in a new order; the few that fill no batch wait for the next epoch."""
+    while True:
+        order = torch.randperm(count).tolist()
+        for start in range(0, count - size + 1, size):
+            yield order[start : start + size]
+
+
+def rate(progress: float) -> float:
+    """The part of the peak learning rate at this part of the time."""
+    if progress < WARMUP:
+        return (progress + 1e-3) / (WARMUP + 1e-3)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARMUP) / (1 - WARMUP))))
+
+
+def optimizer_of(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]  # norms and biases are not pulled towards zero
+    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM, nesterov=True)
+
+
+def train(model: nn.Module, part: Path, given: argparse.Namespace) -> dict[str, object]:
+    pictures, labels = load(part)
+    mean, std = statistics(pictures)
+    optimizer = optimizer_of(model, given.lr)
+    begin, budget = since_start(), 60 * given.minutes
+    start, steps, seconds, told = time.perf_counter(), 0, 0.0, 0.0
+    for chosen in batches(len(pictures), min(given.batch_size, len(pictures))):
+        seconds = time.perf_counter() - start
+        if steps and begin + seconds + 0.5 * seconds / steps > budget:  # the nearest whole step to the end
+            break
+        for group in optimizer.param_groups:
+            group["lr"] = given.lr * rate(seconds / max(1e-9, budget - begin))
+        images = [trivial(random_flip(random_resized_crop(pictures[i], given.size))) for i in chosen]
+        loss = F.cross_entropy(model(stack(images, mean, std)), labels[chosen], label_smoothing=SMOOTHING)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+        if seconds - told > 30:
+            told = seconds
+            print(f"{begin + seconds:.0f} s, step {steps}, loss {loss.item():.3f}", flush=True)
+    seen = steps * given.batch_size
+    return {
+        "mean": mean,
+        "std": std,
+        "train_images": len(pictures),
+        "steps": steps,
+        "epochs": seen / len(pictures),
+        "images_per_second": seen / seconds,
+    }
+
+
+@torch.inference_mode()
+def accuracy(
+    model: nn.Module, pictures: list[Image.Image], labels: Tensor, size: int, mean: Tensor, std: Tensor
+) -> float:
+    sized = [picture.resize((size, size), Image.Resampling.BICUBIC) for picture in pictures]
+    right = 0
+    for start in range(0, len(sized), 100):
+        answers = model(stack(sized[start : start + 100], mean, std)).argmax(1)
+        right += int((answers == labels[start : start + 100]).sum())
+    return right / len(sized)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--lr", type=float, required=True)
+    for name, default in (("size", 128), ("batch-size", 64), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    keep_large_blocks()
+    random.seed(given.seed)
+    torch.manual_seed(given.seed)
+    _, classes = labelled_files(given.data / "train")
+    model = timm.create_model("resnet18", pretrained=False, num_classes=len(classes))
+    model = model.to(memory_format=torch.channels_last).train()
+    told = train(model, given.data / "train", given)
+    mean, std = told.pop("mean"), told.pop("std")
+    test, labels = load(given.data / "test")
+    model.eval()
+    found = {size: accuracy(model, test, labels, size, mean, std) for size in TESTED}
+    report(**told, accuracy=found, test_images=len(test))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What `benchmarks/train.py` runs: a file a sub-command, and the page of results."""

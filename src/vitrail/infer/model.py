@@ -1,0 +1,75 @@
+"""`vitrail.load`: a checkpoint that also answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, overload
+
+import torch
+from torch import Tensor
+
+from vitrail.data.unreadable import UnreadableImage
+from vitrail.errors import VitrailError
+from vitrail.infer.predictor import Predictor
+from vitrail.infer.reading import SOURCES, Source
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.load import load as load_checkpoint
+
+P = ParamSpec("P")
+
+
+class Model(Checkpoint):
+    """What `vitrail.load` gives: a checkpoint, and its answers."""
+
+    @overload
+    def predict(self, source: Source, top: int = 5, *, errors: str = "raise", **how: Any) -> dict[str, Any]: ...
+    @overload
+    def predict(
+        self, source: Iterable[Source], top: int = 5, *, errors: str = "raise", **how: Any
+    ) -> list[dict[str, Any]]: ...
+    def predict(
+        self, source: Source | Iterable[Source], top: int = 5, *, errors: str = "raise", **how: Any
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """The answer for an image, or a list of answers for several, in their order.
+
+        source: a path, the bytes of a file, a Pillow image or an array (height, width, channels); or several of these.
+        errors: 'raise' UnreadableImage for one that cannot be read, or 'return' {"error": why} in its place.
+        how: batch_size, workers, device, as `Predictor` takes them. For a stream that does not fit into a list, too.
+        """
+        if errors not in ("raise", "return"):
+            raise VitrailError(f"errors is {errors!r}; choose one of raise, return")
+        answers = []
+        for prediction in Predictor(self, **how).predict(_several(source), top):
+            if prediction.error is not None and errors == "raise":
+                raise prediction.error
+            answers.append({"error": str(prediction.error)} if prediction.answer is None else prediction.answer)
+        return answers[0] if isinstance(source, SOURCES) else answers
+
+    def outputs(self, source: Source | Iterable[Source], **how: Any) -> Tensor:
+        """(images, K): what the network gives, before it is put into words; the pooled features of one without head."""
+        rows = []
+        for _, row in Predictor(self, **how).outputs(_several(source)):
+            if isinstance(row, UnreadableImage):
+                raise row
+            rows.append(row)
+        return torch.stack(rows) if rows else torch.empty(0, self.config.classes or self.config.pooled_width)
+
+
+def _several(source: Source | Iterable[Source]) -> Iterable[Source]:
+    if isinstance(source, SOURCES) or not isinstance(source, Iterable):
+        return [source]
+    return source
+
+
+def as_model(load: Callable[P, Checkpoint]) -> Callable[P, Model]:
+    @functools.wraps(load)
+    def loaded(*positional: P.args, **named: P.kwargs) -> Model:
+        checkpoint = load(*positional, **named)
+        return Model(**{field.name: getattr(checkpoint, field.name) for field in dataclasses.fields(checkpoint)})
+
+    return loaded
+
+
+load = as_model(load_checkpoint)

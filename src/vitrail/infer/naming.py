@@ -1,0 +1,69 @@
+"""The data's targets in the model's terms: classes and numbers are matched by their names, never by their places."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from vitrail.data.collection import Item
+from vitrail.data.names import listing, nfc
+from vitrail.errors import VitrailError
+
+
+def targets_for(
+    items: Sequence[Item], theirs: Sequence[str], ours: Sequence[str] | None, regress: bool = False
+) -> list[Any]:
+    """Each item's target with the model's numbers. `theirs` are the data's labels, `ours` the model's.
+
+    The data may have fewer classes than the model. A class that the model lacks, or has twice, is named.
+    """
+    if ours is None:
+        raise VitrailError(
+            "the model file has no class names to match with the data's: give them in their order, as in "
+            "vitrail.evaluate(vitrail.load(model, labels=[...]), data)"
+        )
+    if regress:
+        return _numbers(items, theirs, ours)
+    used = sorted({label for item in items for label in item.classes()})
+    place = dict(zip(used, _places([theirs[label] for label in used], ours), strict=True))
+    return [
+        place[item.target] if isinstance(item.target, int) else tuple(sorted(place[one] for one in item.classes()))
+        for item in items
+    ]
+
+
+def _places(names: Sequence[str], ours: Sequence[str]) -> list[int]:
+    known = {nfc(label): place for place, label in enumerate(ours)}
+    count = Counter(map(nfc, ours))
+    for name in map(nfc, names):
+        if name not in known:
+            raise VitrailError(
+                f"the model has no class {name!r}{_hint(name, ours)}: rename it or take it out of the data"
+            )
+        if count[name] > 1:
+            raise VitrailError(
+                f"the model has {count[name]} classes called {name!r}, and the data does not say which is meant: "
+                "give the model other names with vitrail.load(model, labels=[...])"
+            )
+    return [known[nfc(name)] for name in names]
+
+
+def _hint(name: str, ours: Sequence[str]) -> str:
+    folded = {label.casefold(): label for label in ours}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1) if len(ours) <= 10_000 else []
+    return f", only {folded[close[0]]!r}" if close else f" (it has {listing(ours, 5)})"
+
+
+def _numbers(items: Sequence[Item], theirs: Sequence[str], ours: Sequence[str]) -> list[Any]:
+    """The model's columns, in its order; columns that it does not predict are left out."""
+    columns = {nfc(name): place for place, name in enumerate(theirs)}
+    missing = [name for name in ours if nfc(name) not in columns]
+    if missing:
+        raise VitrailError(
+            f"the model predicts {missing[0]!r}, which the data does not have (it has {listing(theirs, 5)}): "
+            "give the column that name"
+        )
+    order = [columns[nfc(name)] for name in ours]
+    return [tuple(item.target[place] for place in order) for item in items if isinstance(item.target, tuple)]

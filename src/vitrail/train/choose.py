@@ -1,0 +1,177 @@
+"""What `auto` chooses: model, patch, size and recipe, from the images, their number, the time and the machine.
+
+From scratch on few images is where plain ViTs fail. What helped, and is the default here: a conv stem, patches small
+enough for about 64 of them, heads of at least 32 dims, Muon for the blocks' matrices, half of the tokens dropped for
+most of the run, and a schedule that ends within the budget. benchmarks/results/train.md has the measurements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitrail.model.config import ViTConfig
+from vitrail.model.presets import preset
+from vitrail.train.settings import Settings
+
+SMALL = 64  # pixels: pictures up to here are used at their own size
+PHOTO = 128  # pixels a side for larger ones on a CPU; 8 x 8 patches of 16
+SIDES = ("left", "right")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the choice looks at."""
+
+    images: int  # for training
+    height: int  # median
+    width: int
+    grey: bool
+    channels: int  # of the files, where they have more than colour
+    labels: Sequence[str]
+    task: str
+    cores: int
+    device: str
+
+
+def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]:
+    """The settings with size, patch, width, depth, heads and batch filled in, and why, in a line."""
+    asked = settings.model
+    channels = asked.channels or (1 if facts.grey else max(3, facts.channels))
+    values: dict[str, Any] = {"model.channels": channels}
+    if asked.model != "auto":
+        config = preset(asked.model)
+        size = asked.image_size or config.image_size[0]
+        values |= _shape(settings, config.patch_size[0], config.width, config.depth, config.heads, size)
+        values |= {"model.stem": _or(asked.stem, config.stem), "model.pool": _or(asked.pool, config.pool)}
+        values |= {"model.stem_blocks": max(asked.stem_blocks, 0)}
+        why = f"model: {asked.model} as asked"
+    else:
+        side = min(facts.height, facts.width)
+        size = asked.image_size or (max(8, side - side % 4) if side <= SMALL else PHOTO)
+        patch = patch_for(size)
+        width, depth = (192, 6) if facts.device != "cpu" else (128, 4)
+        values |= _shape(settings, patch, width, depth, width // 32, size)
+        stem = _or(asked.stem, "conv")
+        blocks = asked.stem_blocks if asked.stem_blocks >= 0 else 2 * (stem == "conv")
+        values |= {"model.stem": stem, "model.stem_blocks": blocks, "model.pool": _or(asked.pool, "mean")}
+        why = ""
+    done = settings.with_values(values | {"train.batch_size": settings.train.batch_size or _batch(facts, size)})
+    model = done.model
+    if not why:
+        why = (
+            f"model: width {model.width}, depth {model.depth}, {model.heads} heads, {model.stem} stem, "
+            f"{model.patch_size} px patches at {model.image_size} px, for {facts.images:,} training images of about "
+            f"{facts.width} x {facts.height} px on {facts.cores} {facts.device} core{'s' * (facts.cores != 1)}"
+        )
+    return done, [why]
+
+
+def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Settings, list[str]]:
+    """Augmentation and regularisation by how often an image is seen again: the more often, the more it must differ."""
+    tuned = bool(settings.model.start)
+    many, several = epochs >= 60, epochs >= 15
+    flips = "none" if turns_meaning(facts.labels) else "horizontal"
+    train, augment = settings.train, settings.augment
+    mixing = many and facts.task != "regress" and not tuned
+    values: dict[str, Any] = {
+        "augment.crop": augment.crop or (0.35 if many else 0.5 if several else 0.6),
+        "augment.flip": flips if augment.flip == "auto" else augment.flip,
+        "augment.policy": ("trivial" if several else "none") if augment.policy == "auto" else augment.policy,
+        "augment.erase": augment.erase if augment.erase >= 0 else (0.25 if many else 0.0),
+        "train.mixup": train.mixup if train.mixup >= 0 else (0.2 if mixing else 0.0),
+        "train.cutmix": train.cutmix if train.cutmix >= 0 else (1.0 if mixing else 0.0),
+        "train.drop_path": train.drop_path if train.drop_path >= 0 else (0.1 if many and not tuned else 0.0),
+    }
+    done = settings.with_values(values)
+    extras = [f"crops from {done.augment.crop:.0%}", f"flips {done.augment.flip}"]
+    extras += [] if done.augment.policy == "none" else [f"{done.augment.policy} changes"]
+    extras += [name for name, on in (("mixup", done.train.mixup), ("cutmix", done.train.cutmix)) if on]
+    rule = "Muon" if done.train.optimizer == "muon" else "AdamW"
+    tokens = f", {done.train.keep_tokens:.0%} of the tokens until {done.train.keep_until:.0%}"
+    why = f"recipe: {rule}{tokens if done.train.keep_tokens < 1 else ''}, {', '.join(extras)}: each image is seen "
+    return done, [f"{why}{epochs:.3g} times"]
+
+
+def choose_optimizer(settings: Settings, sharded: bool) -> Settings:
+    """What the pace depends on, so before it is measured."""
+    tuned, train = bool(settings.model.start), settings.train
+    optimizer = train.optimizer
+    if optimizer == "auto":
+        optimizer = "adamw" if tuned or sharded else "muon"
+    usual = usual_rate(settings.model.train_only, tuned, optimizer, train.batch_size)
+    keep = train.keep_tokens or (1.0 if tuned else 0.5)
+    return settings.with_values(
+        {"train.optimizer": optimizer, "train.lr": train.lr or usual, "train.keep_tokens": keep}
+    )
+
+
+def usual_rate(train_only: str, tuned: bool, optimizer: str, batch: int) -> float:
+    """AdamW's peak learning rate that suits most cases; it grows with the root of the batch."""
+    scale = (min(batch, 1024) / 256) ** 0.5
+    if train_only == "head":
+        return 1e-2 * scale
+    if train_only == "lora":
+        return 1e-3 * scale
+    if tuned:
+        return 2e-4 * scale
+    return (2e-3 if optimizer == "muon" else 1e-3) * scale
+
+
+def config_of(settings: Settings, classes: int) -> ViTConfig:
+    """The network that complete settings describe, for a run from scratch."""
+    model, train = settings.model, settings.train
+    base = preset(model.model) if model.model != "auto" else ViTConfig(cls_token=model.pool == "cls", pool=model.pool)
+    if model.pool != base.pool:
+        base = base.replace(pool=model.pool, cls_token=model.pool == "cls")
+    return base.replace(
+        image_size=model.image_size,
+        patch_size=model.patch_size,
+        channels=model.channels,
+        width=model.width,
+        depth=model.depth,
+        heads=model.heads,
+        stem=model.stem,
+        stem_blocks=model.stem_blocks,
+        classes=classes,
+        dropout=train.dropout,
+        drop_path=max(train.drop_path, 0.0),
+    )
+
+
+def patch_for(size: int) -> int:
+    """About 8 x 8 patches: the largest divisor of the size that leaves at least 7 a side."""
+    return max(patch for patch in range(1, size + 1) if size % patch == 0 and (size // patch >= 7 or patch == 1))
+
+
+def turns_meaning(labels: Sequence[str]) -> bool:
+    """Whether a mirrored picture may mean something else: digits, letters, left and right."""
+    words = [word for label in labels for word in re.split(r"[\W_]+", label.casefold()) if word]
+    signs = all(len(label) == 1 or label.isdigit() for label in labels)
+    return signs or any(word in SIDES for word in words)
+
+
+def _shape(settings: Settings, patch: int, width: int, depth: int, heads: int, size: int) -> dict[str, Any]:
+    asked = settings.model
+    width = asked.width or width
+    return {
+        "model.image_size": size,
+        "model.patch_size": asked.patch_size or patch,
+        "model.width": width,
+        "model.depth": asked.depth or depth,
+        "model.heads": asked.heads or (heads if width % heads == 0 else max(1, width // 32)),
+    }
+
+
+def _batch(facts: Facts, size: int) -> int:
+    """Smaller for few images, so that an epoch has steps; for photos a step must fit into memory."""
+    largest = 256 if size <= PHOTO else 64
+    while largest > 16 and facts.images < 16 * largest:
+        largest //= 2
+    return min(largest, max(2, facts.images - facts.images % 2))
+
+
+def _or(asked: str, usual: str) -> str:
+    return usual if asked == "auto" else asked

@@ -1,0 +1,146 @@
+"""One process or several: the same command under `torchrun` shares every batch among its processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.errors import VitrailError
+from vitrail.model.vit import ViT
+
+CPU = torch.device("cpu")
+WAIT = timedelta(minutes=30)  # the slowest thing that others wait for: one process fills the cache of a large set
+
+
+@dataclass(frozen=True)
+class Processes:
+    rank: int = 0
+    world: int = 1
+    device: torch.device = CPU
+
+    @property
+    def is_main(self) -> bool:
+        """The one that prints and writes."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, values: Tensor) -> Tensor:
+        """(M, ...) of each process, one after the other; they may differ in M."""
+        if self.world == 1:
+            return values
+        parts: list[Tensor | None] = [None] * self.world
+        dist.all_gather_object(parts, values.cpu())
+        return torch.cat([part for part in parts if part is not None])
+
+    def from_main(self, make: Callable[[], object]) -> object:
+        """What `make` gives on the main process, for all. Its error is everyone's."""
+        if self.world == 1:
+            return make()
+        box: list[object] = [None]
+        if self.is_main:
+            try:
+                box[0] = make()
+            except VitrailError as error:
+                box[0] = error
+        dist.broadcast_object_list(box, src=0)
+        if isinstance(box[0], VitrailError):
+            raise box[0]
+        return box[0]
+
+
+def start_processes() -> Processes:
+    """This process among those that torchrun started, or alone."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    cuda = torch.cuda.is_available()
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local) if cuda else torch.device("mps" if torch.mps.is_available() else "cpu")
+    if "RANK" not in os.environ:
+        return Processes(device=device)
+    device = device if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=WAIT)
+    return Processes(int(os.environ["RANK"]), world, device)
+
+
+def end_processes(processes: Processes) -> None:
+    if dist.is_initialized() and "RANK" in os.environ:
+        dist.destroy_process_group()
+
+
+def distribute(model: ViT, processes: Processes, shard: bool) -> nn.Module:
+    """The model as it is called in training: alone, replicated (DDP), or cut up among the processes (FSDP2)."""
+    if processes.world == 1:
+        return model
+    for name, module in list(model.stem.named_modules()):
+        if isinstance(module, nn.BatchNorm2d):
+            model.stem.set_submodule(name, SharedBatchNorm(module, processes.world))
+    if shard:
+        from torch.distributed.fsdp import fully_shard
+
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        return model
+    ids = [processes.device.index] if processes.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids)
+
+
+class SummedOverProcesses(torch.autograd.Function):
+    """The sum over all processes; the gradient of each part is the sum of what came back to every process."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+class SharedBatchNorm(nn.Module):
+    """Batch norm whose statistics are those of the whole batch, whichever process an image is on. torch's own
+    SyncBatchNorm runs on GPUs only. Its parameters and buffers are those of the layer it stands for."""
+
+    def __init__(self, layer: nn.BatchNorm2d, world: int) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.eps, self.momentum, self.world = layer.eps, layer.momentum or 0.1, world
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.num_batches_tracked: Tensor
+        for name, buffer in layer.named_buffers():
+            self.register_buffer(name, buffer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return nn.functional.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
+        count = x.numel() / x.shape[1] * self.world
+        mean = SummedOverProcesses.apply(x.sum(dim=(0, 2, 3))) / count
+        centred = x - mean.view(1, -1, 1, 1)
+        variance = SummedOverProcesses.apply(centred.square().sum(dim=(0, 2, 3))) / count
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+            self.num_batches_tracked += 1
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        return centred * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)

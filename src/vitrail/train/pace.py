@@ -1,0 +1,61 @@
+"""How fast a step is here: a few real ones, on a copy that is thrown away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+from vitrail.train.loop import Loop
+from vitrail.train.plan import Pace
+
+SHARE = 0.02  # of the time, for each kind of step
+LONGEST = 30.0  # seconds
+WARM_UP = 2  # steps that do not count: memory is new, threads start
+FEWEST = 3
+ENDING = 4.0  # seconds for intervals and the report, beside running the model
+
+
+def measured_pace(loop: Loop, budget: float, evaluations: float) -> Pace:
+    """Seconds of a step with some and with all tokens, of a measurement, and of the `evaluations` at the end."""
+    seconds = min(SHARE * budget, LONGEST)
+    whole = loop.plan
+    few = all_tokens = 0.0
+    for full in (True, False):
+        if not full and loop.recipe.keep_tokens >= 1:
+            few = all_tokens
+            continue
+        loop.plan = replace(whole, full_from=0 if full else 10**9)
+        batches = loop.feed.batches(0, 10**6)
+
+        def step() -> None:
+            batch = next(batches)  # noqa: B023  used up within this round
+            loop.step(batch).item()
+            loop.update(batch.step)
+
+        spent = timed(step, seconds, loop.together)
+        batches.close()  # type: ignore[attr-defined]
+        few, all_tokens = (few, spent) if full else (spent, all_tokens)
+    loop.measure()  # decodes what it needs
+    evaluation = timed(loop.measure, 0.0, loop.together, warm_up=0, fewest=1)
+    return Pace(few_tokens=few, all_tokens=all_tokens, evaluation=evaluation, ending=ENDING + evaluation * evaluations)
+
+
+def timed(
+    work: Callable[[], object],
+    seconds: float,
+    agreed: Callable[[bool], bool],
+    warm_up: int = WARM_UP,
+    fewest: int = FEWEST,
+) -> float:
+    """The mean time of `work`, repeated for so long. Several processes agree on when that is."""
+    for _ in range(warm_up):
+        work()
+    begun = time.perf_counter()
+    for done in count(1):
+        work()
+        spent = time.perf_counter() - begun
+        if agreed(done >= fewest and spent >= seconds):
+            return spent / done
+    raise AssertionError

@@ -1,0 +1,127 @@
+"""From DATA to what a run works on: the images that can be learnt from, in their parts, and what is known of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import torch
+
+from vitrail.data.check import CheckReport, check
+from vitrail.data.collection import Collection, Item
+from vitrail.data.findings import Finding
+from vitrail.data.layouts import collect
+from vitrail.data.names import counted, shown
+from vitrail.data.store import Shape, Store
+from vitrail.errors import VitrailError
+from vitrail.train.choose import Facts
+from vitrail.train.progress import Progress
+from vitrail.train.settings import Data
+
+SAMPLE = 64  # digests of training images that the model file carries, so that `evaluate` knows them again
+HEADROOM = (
+    1.15  # pictures are stored so much larger than the model's input, where they are that large: crops stay sharp
+)
+DULL = 0.01  # a standard deviation below this is taken for this: pictures of one colour
+NAMED = 3  # broken files that are named on the screen; the report names all
+
+
+@dataclass(frozen=True)
+class Prepared:
+    collection: Collection  # without the broken files
+    description: str
+    findings: tuple[Finding, ...]
+    fingerprint: str  # of the images and what is to be learnt from them
+    sample: list[str]
+    automatic: bool  # the validation part was held out by us
+    sizes: tuple[int, int]  # median height and width
+    grey: bool
+    channels: int
+
+    @property
+    def train(self) -> tuple[Item, ...]:
+        return self.collection.part("train")
+
+    def facts(self, device: str) -> Facts:
+        return Facts(
+            images=len(self.train),
+            height=self.sizes[0],
+            width=self.sizes[1],
+            grey=self.grey,
+            channels=self.channels,
+            labels=self.collection.labels,
+            task=self.collection.task,
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            device=device,
+        )
+
+
+def prepare_data(data: str, how: Data, seed: int, progress: Progress) -> Prepared:
+    """The fast part of `vitrail check`, and what follows from it. Says what it found."""
+    collection = collect(
+        data,
+        layout=None if how.layout == "auto" else how.layout,
+        task=None if how.task == "auto" else how.task,
+        targets=[name.strip() for name in how.targets.split(",")] if how.targets else None,
+    )
+    report = check(
+        collection, fast=True, fraction=how.validation, seed=seed, progress=progress.counter("looking at images")
+    )
+    progress.say(f"data: {report.description}")
+    for finding in report.findings:
+        if finding.severity != "note":
+            names = [shown(file, collection.root) for one in finding.examples[:NAMED] for file in one.files[:1]]
+            progress.say(f"  {finding.severity}: {finding.title}{': ' + ', '.join(names) if names else ''}")
+    broken = report.broken
+    kept = tuple(item for item in report.collection.items if item.path not in broken)
+    if not kept:
+        raise VitrailError(f"{shown(collection.root)}: none of the {counted(len(broken), 'image')} can be read")
+    usable = report.collection.replace(items=kept).trainable()
+    if not usable.part("val"):
+        raise VitrailError(
+            f"{shown(collection.root)}: no image could be held out to measure the model on; add more images"
+        )
+    return _prepared(report, usable, automatic=not collection.has_validation)
+
+
+def _prepared(report: CheckReport, usable: Collection, automatic: bool) -> Prepared:
+    known = [one.facts for one in report.examined if one.facts is not None and one.problem is None]
+    digests = {one.path: one.digest.hex() for one in report.examined}
+    rows = [f"{digests[item.path]} {item.target} {item.split}" for item in usable.items]
+    extra = [_channels(facts.mode) for facts in known]
+    return Prepared(
+        collection=usable,
+        description=report.description,
+        findings=report.findings,
+        fingerprint=hashlib.sha256("\n".join(rows).encode()).hexdigest()[:32],
+        sample=sorted({digests[item.path] for item in usable.part("train")})[:SAMPLE],
+        automatic=automatic,
+        sizes=(round(median(facts.height for facts in known)), round(median(facts.width for facts in known))),
+        grey=all(facts.mode in ("1", "L", "LA", "I;16", "I") for facts in known),
+        channels=min(extra) if extra else 3,
+    )
+
+
+def _channels(mode: str) -> int:
+    """'uint16 x 5' is 5; Pillow's own modes count as colour."""
+    _, cross, count = mode.rpartition(" x ")
+    return int(count) if cross and count.isdigit() else 3
+
+
+def stored_shape(prepared: Prepared, image_size: int, channels: int) -> Shape:
+    """At which size decoded pictures are kept: a little above the model's, and never above their own."""
+    wanted = round(image_size * HEADROOM)
+    height, width = (max(image_size, min(wanted, own)) for own in prepared.sizes)
+    return Shape(height, width, channels)
+
+
+def colours(store: Store, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over some training pictures, in 0..1."""
+    places = np.unique(np.linspace(0, count - 1, min(count, 500)).astype(np.int64))
+    parts = [store.take(places[start : start + 100])[0].flatten(0, 2) for start in range(0, len(places), 100)]
+    pixels = torch.cat(parts).double() / 255  # (pixels, channels)
+    mean, std = pixels.mean(0).tolist(), pixels.std(0).clamp(min=DULL).tolist()
+    return tuple(round(value, 4) for value in mean), tuple(round(value, 4) for value in std)

@@ -1,0 +1,485 @@
+"""One training run, from DATA to a measured model file: everything in its order, nothing hidden."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.data.augment import Augmentation
+from vitrail.data.feed import Feed
+from vitrail.data.findings import Finding
+from vitrail.data.names import shown
+from vitrail.data.order import Order
+from vitrail.data.randomness import permutation
+from vitrail.data.store import Store, open_store
+from vitrail.errors import VitrailError
+from vitrail.model.precision import autocast
+from vitrail.model.vit import ViT
+from vitrail.tasks.task import Task, task_for
+from vitrail.train.average import Average
+from vitrail.train.choose import choose_model, choose_optimizer, choose_recipe, config_of, usual_rate
+from vitrail.train.distributed import Processes, distribute, end_processes, start_processes
+from vitrail.train.folder import RunFolder
+from vitrail.train.loop import Loop, Standing, Stopped
+from vitrail.train.lora import add_low_rank, merge_low_rank
+from vitrail.train.memory import keep_freed_memory
+from vitrail.train.pace import measured_pace
+from vitrail.train.parameters import Rates, choose_trained, optimizers
+from vitrail.train.plan import Plan, evaluation_interval, steps_within
+from vitrail.train.prepare import Prepared, colours, prepare_data, stored_shape
+from vitrail.train.progress import Progress, standard
+from vitrail.train.settings import Settings
+from vitrail.train.state import States, collect_tensors, restore_tensors
+from vitrail.train.validate import Pictures, outputs_of
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.load import load
+from vitrail.weights.preprocessing import Preprocessing
+
+QUICK = 2000  # held-out images that are measured on the way; the end is measured on all
+VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
+TUNING_EPOCHS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A run at its end, with all that its report tells."""
+
+    folder: RunFolder
+    checkpoint: Checkpoint
+    task: Task
+    settings: Settings
+    plan: Plan
+    standing: Standing
+    description: str
+    findings: Sequence[Finding]
+    results: dict[str, Any]
+    part: str
+    files: Sequence[Path]
+    root: Path
+
+
+def train(
+    data: str | Path, out: str | Path, settings: Settings, *, resume: bool = False, shard: bool = False
+) -> Finished:
+    """Train on DATA into the folder OUT. Under torchrun every process calls this; all give the same result."""
+    begun = time.monotonic()
+    keep_freed_memory()
+    processes = start_processes()
+    folder = RunFolder(out)
+    try:
+        processes.from_main(lambda: folder.open(resume))
+        with folder.locked() if processes.is_main else nullcontext():
+            if resume:
+                settings = Settings.read(folder.settings)
+            board = folder.tensorboard if settings.train.tensorboard else None
+            progress = standard(folder.metrics, board, processes.is_main)
+            try:
+                session = Session(str(data), folder, settings, processes, progress, shard, begun)
+                return session.run(resume)
+            finally:
+                progress.close()
+    finally:
+        end_processes(processes)
+
+
+class Session:
+    def __init__(
+        self,
+        data: str,
+        folder: RunFolder,
+        settings: Settings,
+        processes: Processes,
+        progress: Progress,
+        shard: bool,
+        begun: float,
+    ) -> None:
+        self.data, self.folder, self.settings = data, folder, settings
+        self.processes, self.progress, self.shard, self.begun = processes, progress, shard, begun
+        self.states = States(folder.states)
+
+    def run(self, resume: bool) -> Finished:
+        prepare = partial(prepare_data, self.data, self.settings.data, self.settings.train.seed, self.progress)
+        prepared = self.processes.from_main(prepare)
+        assert isinstance(prepared, Prepared)
+        self.prepared = prepared
+        self.task = self._task()
+        if not resume:
+            self._choose_model()
+        self.checkpoint = self._checkpoint()
+        self.store = self._store()
+        if not self.settings.model.start:
+            mean, std = colours(self.store, len(prepared.train))
+            self.checkpoint.preprocessing = self.checkpoint.preprocessing.replace(mean=mean, std=std)
+        self.pictures = self._pictures("val")
+        self.plan = Plan.read(self.folder.plan) if resume else self._plan()
+        if self.plan.data != prepared.fingerprint:
+            raise VitrailError(
+                f"the images of {shown(self.data)} changed since the run in {self.folder.path} began: a resumed run is "
+                "the same run, so put them back, or start a new one with another --out"
+            )
+        loop = self._loop(self._fresh_model(), self.plan)
+        if resume:
+            self._restore(loop)
+        self._train(loop)
+        return self._finish(loop)
+
+    # ---- before the first step
+
+    def _task(self) -> Task:
+        collection = self.prepared.collection
+        task = task_for(collection.task, collection.labels, self.settings.train.class_weights)
+        task.fit([item.target for item in self.prepared.train])
+        self.targets = task.encode([item.target for item in self.prepared.train])
+        if self.settings.train.balanced and collection.task != "classify":
+            raise VitrailError(f"train.balanced draws every class equally often; the task here is {collection.task}")
+        return task
+
+    def _choose_model(self) -> None:
+        settings, device = self.settings, self.processes.device.type
+        facts = self.prepared.facts(device)
+        if settings.model.start:
+            settings = self._fitted_to(settings, load(settings.model.start))
+            self.reasons = [f"model: {settings.model.start}, fine-tuned ({settings.model.train_only})"]
+        else:
+            if settings.model.train_only != "all":
+                raise VitrailError(
+                    f"model.train_only = {settings.model.train_only!r} needs a model to start from: --from"
+                )
+            settings, self.reasons = choose_model(settings, facts)
+        batch = min(settings.train.batch_size, len(self.prepared.train))
+        settings = settings.with_values({"train.batch_size": batch})
+        if batch % self.processes.world:
+            raise VitrailError(
+                f"the batch of {batch} images cannot be shared among {self.processes.world} processes: "
+                f"set --batch-size to a multiple of {2 * self.processes.world}"
+            )
+        if self.shard and settings.train.optimizer == "muon":
+            raise VitrailError("Muon needs whole matrices: with --shard set train.optimizer to adamw")
+        if self.shard and self.processes.world == 1:
+            raise VitrailError("--shard cuts a model up among several processes: start it under torchrun")
+        asked = settings.train.lr
+        self.settings = choose_optimizer(settings, self.shard)
+        train = self.settings.train
+        usual = usual_rate(settings.model.train_only, bool(settings.model.start), train.optimizer, train.batch_size)
+        if asked and not usual / 10 < asked < usual * 10:
+            self.progress.say(f"  warning: the learning rate {asked:g} is more than 10 times off the usual {usual:.2g}")
+
+    def _fitted_to(self, settings: Settings, start: Checkpoint) -> Settings:
+        """What a model that is fine-tuned has already decided."""
+        config, asked = start.config, settings.model
+        own = {
+            "model.image_size": asked.image_size or start.preprocessing.size[0],
+            "model.channels": asked.channels or config.channels,
+            "model.resize": start.preprocessing.resize if asked.resize == "auto" else asked.resize,
+            "train.batch_size": settings.train.batch_size or min(32, len(self.prepared.train)),
+        }
+        return settings.with_values(own)
+
+    def _checkpoint(self) -> Checkpoint:
+        """The model that the run starts from: fresh, or loaded and fitted to these labels."""
+        model, labels = self.settings.model, list(self.prepared.collection.labels)
+        if model.start:
+            extra: dict[str, Any] = {
+                "drop_path": max(self.settings.train.drop_path, 0.0),
+                "dropout": self.settings.train.dropout,
+            }
+            torch.manual_seed(self.settings.train.seed)
+            checkpoint = load(model.start, labels=labels, channels=model.channels, image_size=model.image_size, **extra)
+            checkpoint.preprocessing = checkpoint.preprocessing.replace(resize=model.resize)
+            checkpoint.task = self.task.name
+            return checkpoint
+        torch.manual_seed(self.settings.train.seed)
+        network = ViT(config_of(self.settings, len(labels)))
+        size, rule = network.config.image_size, "crop" if model.resize == "auto" else model.resize
+        preprocessing = Preprocessing(size=size, resize=rule).for_channels(network.config.channels)
+        return Checkpoint(network, preprocessing, self.task.name, labels)
+
+    def _store(self) -> Store:
+        how = self.settings.data
+        shape = stored_shape(self.prepared, self.checkpoint.preprocessing.size[0], self.checkpoint.config.channels)
+        paths = [item.path for item in self.prepared.train]
+        count = self.progress.counter("decoding images")
+        return open_store(paths, shape, how.cache, how.cache_gigabytes, how.workers, count)
+
+    def _pictures(self, part: str) -> Pictures:
+        paths = [item.path for item in self.prepared.collection.part(part)]
+        return Pictures(paths, self.checkpoint.preprocessing, self.settings.data.workers)
+
+    def _plan(self) -> Plan:
+        """How many steps, and with them the rest of the recipe. Both are kept in the run from here on."""
+        train = self.settings.train
+        order = self._order()
+        if train.minutes:
+            ending = (len(self.pictures) + len(self.prepared.collection.part("test"))) / len(self._quick())
+            pace = measured_pace(self._loop(self._fresh_model(), self._trial()), 60 * train.minutes, ending)
+            left = 60 * train.minutes - (time.monotonic() - self.begun)
+            keep_until = train.keep_until if train.keep_tokens < 1 else 0.0
+            fitting = steps_within(left, pace, keep_until)
+            steps = int(self.processes.from_main(lambda: fitting))  # type: ignore[call-overload]
+        else:
+            steps = max(1, round(self._epochs() * order.steps_per_epoch))
+        epochs = steps * order.batch / order.count
+        facts = self.prepared.facts(self.processes.device.type)
+        self.settings, why = choose_recipe(self.settings, facts, epochs)
+        self.checkpoint = replace(self._checkpoint(), preprocessing=self.checkpoint.preprocessing)  # with its drop path
+        plan = replace(
+            self._trial(),
+            steps=steps,
+            warmup=round(self.settings.train.warmup * steps),
+            full_from=round(train.keep_until * steps) if train.keep_tokens < 1 else 0,
+            evaluate_every=evaluation_interval(steps, order.steps_per_epoch),
+            reasons=(*self.reasons, *why),
+        )
+        for line in plan.reasons:
+            self.progress.say(line)
+        if self.processes.is_main:
+            self.settings.write(self.folder.settings)
+            plan.write(self.folder.plan)
+        return plan
+
+    def _epochs(self) -> float:
+        if self.settings.train.epochs:
+            return self.settings.train.epochs
+        if self.settings.model.start:
+            return TUNING_EPOCHS
+        return float(min(300, max(20, round(VIEWS / len(self.prepared.train)))))
+
+    def _trial(self) -> Plan:
+        """A plan before its length is known."""
+        return Plan(
+            steps=10**9,
+            steps_per_epoch=self._order().steps_per_epoch,
+            warmup=0,
+            full_from=0,
+            evaluate_every=10**9,
+            data=self.prepared.fingerprint,
+            started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        )
+
+    # ---- the parts of the loop
+
+    def _order(self) -> Order:
+        train = self.settings.train
+        classes = self.targets.tolist() if train.balanced else None
+        return Order(len(self.prepared.train), train.batch_size, train.seed, classes)
+
+    def _fresh_model(self) -> ViT:
+        """A copy of the start, ready to be trained."""
+        model = ViT(self.checkpoint.config)
+        model.load_state_dict(self.checkpoint.model.state_dict())
+        choice = self.settings.model
+        torch.manual_seed(self.settings.train.seed)
+        if choice.train_only == "lora":
+            add_low_rank(model, choice.lora_rank)
+        choose_trained(model, choice.train_only)
+        model.checkpointing = self.settings.train.checkpointing
+        return model.to(self.processes.device).train()
+
+    def _loop(self, model: ViT, plan: Plan) -> Loop:
+        train, augment = self.settings.train, self.settings.augment
+        network = distribute(model, self.processes, self.shard)
+        rates = Rates(
+            adamw=train.lr,
+            muon=train.muon_lr if train.optimizer == "muon" else None,
+            weight_decay=train.weight_decay,
+            layer_decay=train.layer_decay if self.settings.model.start else 1.0,
+        )
+        feed = Feed(
+            store=self.store,
+            order=self._order(),
+            preprocessing=self.checkpoint.preprocessing,
+            augmentation=Augmentation(
+                crop=(augment.crop or 0.5, 1.0),
+                flip="horizontal" if augment.flip == "auto" else augment.flip,
+                policy="none" if augment.policy == "auto" else augment.policy,
+                changes=augment.changes,
+                strength=augment.strength,
+                erase=max(augment.erase, 0.0),
+            ),
+            mixup=max(train.mixup, 0.0),
+            cutmix=max(train.cutmix, 0.0),
+            seed=train.seed,
+            share=(self.processes.rank, self.processes.world),
+            workers=self.settings.data.workers,
+        )
+        loop = Loop(
+            model=model,
+            network=network,
+            optimizers=optimizers(model, rates),
+            average=Average(model, train.average * plan.steps) if train.average else None,
+            task=self.task,
+            targets=self.targets,
+            feed=feed,
+            plan=plan,
+            recipe=train,
+            processes=self.processes,
+            progress=self.progress,
+            precision=self._precision(),
+            measure=lambda: self._measured(network),
+            save=lambda standing: self._save(loop, standing),
+            save_best=lambda standing: self._save_best(loop, standing),
+            standing=Standing(),
+        )
+        return loop
+
+    def _precision(self) -> Callable[[], Any]:
+        kind, asked = self.processes.device.type, self.settings.train.precision
+        if asked == "auto":
+            return lambda: autocast(kind)
+        return lambda: torch.autocast(kind, dtype=torch.bfloat16, enabled=asked == "bfloat16")
+
+    def _measured(self, network: torch.nn.Module) -> dict[str, float]:
+        quick = self._quick()
+        targets = self._targets("val")[torch.tensor(quick)]
+        return self.task.quick_metrics(outputs_of(network, self.pictures, quick, self.processes), targets)
+
+    def _quick(self) -> list[int]:
+        """A fixed part of the held-out images, so that measuring a large set does not eat the time."""
+        return sorted(permutation(self.settings.train.seed, 0, len(self.pictures))[:QUICK].tolist())
+
+    def _targets(self, part: str) -> Tensor:
+        return self.task.encode([item.target for item in self.prepared.collection.part(part)])
+
+    # ---- state
+
+    def _save(self, loop: Loop, standing: Standing) -> None:
+        tensors = collect_tensors(loop.model, loop.optimizers, loop.average)  # every process gives its part
+        if self.processes.is_main:
+            self.states.save(standing.step, tensors, vars(standing))
+
+    def _save_best(self, loop: Loop, standing: Standing) -> None:
+        tensors = collect_tensors(loop.model, (), None)
+        if self.processes.is_main:
+            self.states.save_best(tensors, vars(standing))
+
+    def _restore(self, loop: Loop) -> None:
+        saved, notes = self.states.load_last()
+        for note in notes:
+            self.progress.say(f"  warning: {note}")
+        if saved is not None:
+            restore_tensors(saved.tensors, loop.model, loop.optimizers, loop.average)
+            loop.standing = Standing(**saved.facts)
+        if self.processes.is_main:
+            self.folder.forget_after(loop.standing.step)
+        if loop.standing.best is not None:
+            self.progress.best = self.task.show(self.task.main_metric, loop.standing.best)
+        self.progress.say(f"resumed after step {loop.standing.step:,} of {self.plan.steps:,}")
+
+    def _train(self, loop: Loop) -> None:
+        config = loop.model.config
+        count = sum(p.numel() for p in loop.model.parameters())
+        self.progress.say(
+            f"training {count / 1e6:.3g} M parameters, {config.tokens} tokens an image, {self.plan.steps:,} steps of "
+            f"{loop.feed.order.batch} images"
+        )
+        try:
+            loop.run()
+        except Stopped as stopped:
+            self.progress.say(
+                f"stopped after step {loop.standing.step:,} of {self.plan.steps:,}, everything is saved; go on with:\n"
+                f"  {self.resume_command()}"
+            )
+            raise stopped
+        except (VitrailError, MemoryError, RuntimeError) as error:
+            self._explain(error, loop)
+
+    def resume_command(self) -> str:
+        return shlex.join(["vitrail", "train", str(self.data), "--out", str(self.folder.path), "--resume"])
+
+    def _explain(self, error: Exception, loop: Loop) -> None:
+        """One sentence for what a run can die of, after the last whole step is saved."""
+        text, resume = str(error), self.resume_command()
+        out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text
+        if not isinstance(error, VitrailError) and not out_of_memory:
+            if self.processes.world > 1 and ("Connection" in text or "gloo" in text or "NCCL" in text):
+                raise VitrailError(
+                    "another process of this run ended; go on with the same torchrun, --resume"
+                ) from None
+            raise error
+        kept = self.states.steps()
+        if loop.standing.step > (kept[-1] if kept else 0) and self.processes.world == 1:
+            with suppress(VitrailError):  # the disk is full, perhaps: the state before this one is still there
+                self._save(loop, loop.standing)
+        kept = self.states.steps()
+        where = f"; the state after step {kept[-1]:,} is saved" if kept else ""
+        if out_of_memory:
+            batch, parts = self.settings.train.batch_size, 2 * self.settings.train.accumulate
+            raise VitrailError(
+                f"memory ran out with {batch} images a step{where}: start again with a smaller --batch-size, or with "
+                f"train.accumulate = {parts}, which runs a step in parts"
+            ) from None
+        again = "" if "lower train.lr" in text else f"; then go on with: {resume}"
+        raise VitrailError(f"{text}{where}{again}") from None
+
+    # ---- after the last step
+
+    def _finish(self, loop: Loop) -> Finished:
+        """The best weights, calibrated, measured, and written as one file."""
+        best = self.states.load_best()
+        model = self._fresh_model()
+        tensors = best.tensors if best is not None else collect_tensors(loop.model, (), None)
+        restore_tensors(tensors, model, (), None)
+        merge_low_rank(model)
+        model.eval().requires_grad_(True)
+        everything = range(len(self.pictures))
+        outputs = outputs_of(model, self.pictures, everything, self.processes)
+        self.task.calibrate(outputs, self._targets("val"))
+        part = "test" if self.prepared.collection.part("test") else "val"
+        if part == "test":
+            pictures = self._pictures("test")
+            outputs = outputs_of(model, pictures, range(len(pictures)), self.processes)
+        results = self.task.evaluate(self.task.meant(outputs), self._targets(part), seed=self.settings.train.seed)
+        for head in (model.head, model.distillation_head):
+            if head is not None:
+                self.task.fold(head.out)
+        self.checkpoint.model = model.cpu()
+        self.checkpoint.provenance = self._provenance(loop, results, part)
+        if self.processes.is_main:
+            self.checkpoint.save(self.folder.model)
+        return Finished(
+            folder=self.folder,
+            checkpoint=self.checkpoint,
+            task=self.task,
+            settings=self.settings,
+            plan=self.plan,
+            standing=loop.standing,
+            description=self.prepared.description,
+            findings=self.prepared.findings,
+            results=results,
+            part={"val": "validation"}.get(part, part),
+            files=[item.path for item in self.prepared.collection.part(part)],
+            root=self.prepared.collection.root,
+        )
+
+    def _provenance(self, loop: Loop, results: dict[str, Any], part: str) -> dict[str, Any]:
+        from vitrail import __version__
+
+        how = self.settings
+        return {
+            **self.checkpoint.provenance,
+            "source": "vitrail train",
+            "training": {
+                "vitrail": __version__,
+                "torch": torch.__version__,
+                "holdout": how.data.validation if self.prepared.automatic else None,
+                "seed": how.train.seed,
+                "sample": self.prepared.sample,
+                "images": len(self.prepared.train),
+                "steps": loop.standing.best_step or loop.standing.step,
+                "measured_on": part,
+                "metrics": results["metrics"],
+                "task": self.task.state_dict(),
+            },
+        }
