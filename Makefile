@@ -6,7 +6,7 @@ BIN := .venv/bin
 .PHONY: help demo test lint types tests clean
 
 help:
-	@echo "make demo   a Vision Transformer on a photo, step by step"
+	@echo "make demo   handwritten digits: check, train, evaluate, predict, report"
 	@echo "make test   lint, types and all tests"
 	@echo "make clean  remove .venv and caches"
 

@@ -16,7 +16,7 @@ LAYERS = (
     {"errors", "files"},
     {"model"},
     {"tasks", "weights"},
-    {"data", "train", "infer", "explain"},
+    {"data", "training", "infer", "explain"},
     {"report", "serve", "info", "measure"},
     {"cli"},
     {"__main__"},

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from vitrail.model.presets import preset as preset
     from vitrail.model.presets import preset_names as preset_names
     from vitrail.model.vit import ViT as ViT
+    from vitrail.report.training import train as train
+    from vitrail.training.settings import Settings as Settings
     from vitrail.weights.checkpoint import Checkpoint as Checkpoint
 
 __version__ = "0.1.0"
@@ -27,6 +29,7 @@ _HOMES = {
     "Checkpoint": "vitrail.weights.checkpoint",
     "Model": "vitrail.infer.model",
     "Predictor": "vitrail.infer.predictor",
+    "Settings": "vitrail.training.settings",
     "UnreadableImage": "vitrail.data.unreadable",
     "ViT": "vitrail.model.vit",
     "ViTConfig": "vitrail.model.config",
@@ -36,6 +39,7 @@ _HOMES = {
     "load": "vitrail.infer.model",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
+    "train": "vitrail.report.training",
     "vit_cls_forward": "vitrail.model.lecture",
     "vit_mean_forward": "vitrail.model.lecture",
 }
@@ -44,6 +48,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "Checkpoint",
     "Model",
     "Predictor",
+    "Settings",
     "UnreadableImage",
     "ViT",
     "ViTConfig",
@@ -54,6 +59,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "load",
     "preset",
     "preset_names",
+    "train",
     "vit_cls_forward",
     "vit_mean_forward",
 ]

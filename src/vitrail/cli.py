@@ -148,8 +148,8 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "train",
         help="a model from a folder of images, measured, with a report",
-        description="Trains a Vision Transformer on your images. What you do not give is chosen from the data, the time "
-        "and the machine; every setting stands, explained, in RUN/settings.toml.",
+        description="Trains a Vision Transformer on your images. What you do not give is chosen from the data, the "
+        "time and the machine; every setting stands, explained, in RUN/settings.toml.",
     )
     command.set_defaults(run=train)
     command.add_argument("data", metavar="DATA", help="a folder of class folders, or a CSV or Parquet table")

@@ -153,7 +153,8 @@ def _peak_values(config: ViTConfig) -> int:
     if config.stem == "linear":
         stem = 2 * image + config.patches * width
     else:
-        maps = [0] + [step.outputs * step.positions for step in _conv_steps(config)]  # 0: the image is counted apart
+        copied = image if config.stem == "conv" else 0  # into the layout that convolutions are fast in
+        maps = [copied] + [step.outputs * step.positions for step in _conv_steps(config)]
         stem = image + max(before + 2 * after for before, after in zip(maps, maps[1:] or [image], strict=False))
     turned = 3 * (config.positions == "rotary") + 2 * config.qk_norm  # new copies of Q and K
     attention = tokens * width * (6 + turned)  # the residual, its norm, Q, K, V, and the heads' sums

@@ -15,11 +15,11 @@ from vitrail import __version__
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.report.run_page import RunRecord, page
-from vitrail.train.loop import Stopped
-from vitrail.train.progress import clock
-from vitrail.train.run import Finished
-from vitrail.train.run import train as run
-from vitrail.train.settings import Settings
+from vitrail.training.loop import Stopped
+from vitrail.training.progress import clock
+from vitrail.training.run import Finished
+from vitrail.training.run import train as run
+from vitrail.training.settings import Settings
 
 
 def train(

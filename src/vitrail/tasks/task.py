@@ -18,6 +18,11 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 
+
+class NotFinite(VitrailError):
+    """A model gave something else than numbers."""
+
+
 WORST = 24  # mistakes that the report shows as pictures
 
 
@@ -131,7 +136,7 @@ class Task(ABC):
         numbers = outputs.detach().cpu().double().numpy()
         broken = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
         if broken.size:
-            raise VitrailError(
+            raise NotFinite(
                 f"the model's outputs are not finite for {broken.size} of {len(numbers)} images (the first is number "
                 f"{broken[0] + 1}): train it again with a lower learning rate, or load another model file"
             )

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from vitrail.errors import VitrailError
-from vitrail.train.schedule import learning_rate
-from vitrail.train.settings import Settings
+from vitrail.training.schedule import learning_rate
+from vitrail.training.settings import Settings
 
 
 def test_the_written_file_reads_back_the_same_and_explains_every_setting(tmp_path):
@@ -30,7 +30,7 @@ def test_the_written_file_reads_back_the_same_and_explains_every_setting(tmp_pat
         ({"train.smoothing": 1.5}, "train.smoothing is 1.5; it must be at most 0.9"),
         ({"train.lr": -1}, "at least 0"),
         ({"train.lr": float("nan")}, "at least 0"),
-        ({"augment.flip": "sideways"}, "choose one of none, horizontal"),
+        ({"augment.flip": "sideways"}, "choose one of auto, none, horizontal"),
         ({"train.epochs": 3, "train.minutes": 2}, "give one of them"),
         ({"train.balanced": 1}, "true or false"),
     ],

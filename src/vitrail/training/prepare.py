@@ -17,9 +17,9 @@ from vitrail.data.layouts import collect
 from vitrail.data.names import counted, shown
 from vitrail.data.store import Shape, Store
 from vitrail.errors import VitrailError
-from vitrail.train.choose import Facts
-from vitrail.train.progress import Progress
-from vitrail.train.settings import Data
+from vitrail.training.choose import Facts
+from vitrail.training.progress import Progress
+from vitrail.training.settings import Data
 
 SAMPLE = 64  # digests of training images that the model file carries, so that `evaluate` knows them again
 HEADROOM = (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
-from vitrail.train.loop import Loop
-from vitrail.train.plan import Pace
+from vitrail.training.loop import Loop
+from vitrail.training.plan import Pace
 
 SHARE = 0.02  # of the time, for each kind of step
 LONGEST = 30.0  # seconds

@@ -16,7 +16,7 @@ from vitrail.data.threads import in_threads
 from vitrail.data.unreadable import UnreadableImage
 from vitrail.errors import VitrailError
 from vitrail.model.precision import autocast
-from vitrail.train.distributed import Processes
+from vitrail.training.distributed import Processes
 from vitrail.weights.preprocessing import Preprocessing
 
 BATCH = 128

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vitrail.model.vit import ViT
-from vitrail.train.lora import is_low_rank
-from vitrail.train.muon import Muon
+from vitrail.training.lora import is_low_rank
+from vitrail.training.muon import Muon
 
 BETAS = (0.9, 0.95)  # the second shorter than AdamW's usual 0.999: a run of a few thousand steps must forget its start
 

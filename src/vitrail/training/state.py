@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from vitrail.errors import VitrailError
-from vitrail.train.average import Average
+from vitrail.training.average import Average
 from vitrail.weights.checkpoint import CHECKSUM, checksum, write_tensors
 
 KEPT = 2

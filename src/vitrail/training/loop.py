@@ -20,12 +20,12 @@ from vitrail.data.feed import Batch, Feed
 from vitrail.data.randomness import step_seed
 from vitrail.errors import VitrailError
 from vitrail.model.vit import ViT
-from vitrail.tasks.task import Mix, Task
-from vitrail.train.average import Average
-from vitrail.train.distributed import Processes
-from vitrail.train.plan import Plan
-from vitrail.train.progress import Progress
-from vitrail.train.settings import Recipe
+from vitrail.tasks.task import Mix, NotFinite, Task
+from vitrail.training.average import Average
+from vitrail.training.distributed import Processes
+from vitrail.training.plan import Plan
+from vitrail.training.progress import Progress
+from vitrail.training.settings import Recipe
 
 LOG_STEPS = 200  # rows of metrics.jsonl about training in a run, at least
 
@@ -40,6 +40,10 @@ class Standing:
     best_loss: float = math.inf  # decides between equal scores
     best_step: int = 0
     since_best: int = 0  # evaluations
+
+
+class Diverged(VitrailError):
+    """The weights went astray: there is nothing to go on with."""
 
 
 class Stopped(Exception):
@@ -78,7 +82,7 @@ class Loop:
             for batch in self.feed.batches(self.standing.step, self.plan.steps):
                 loss, stop = self.shared(self.step(batch), asked())
                 if not math.isfinite(loss):
-                    raise VitrailError(self._diverged(loss, batch.step))
+                    raise self._diverged(f"the loss became {loss}")
                 self.update(batch.step)
                 self.standing.step = done = batch.step + 1
                 self.standing.seconds = time.monotonic() - begun  # waiting for data and measuring included
@@ -150,7 +154,10 @@ class Loop:
         """Measure, keep the best; True when patience has run out."""
         standing = self.standing
         with self.average.applied(self.model) if self.average is not None else nullcontext():
-            found = self.measure()
+            try:
+                found = self.measure()
+            except NotFinite:
+                raise self._diverged("the model's outputs were no longer finite") from None
             score, loss = found[self.task.main_metric], found["loss"]
             better = standing.best is None or (score, -loss) > (standing.best, -standing.best_loss)
             if better:
@@ -177,10 +184,10 @@ class Loop:
         left = (self.plan.steps - done) / max(pace.steps_per_second(), 1e-9)
         self.progress.step(done, self.plan.steps, loss, speed, left)
 
-    def _diverged(self, loss: float, step: int) -> str:
+    def _diverged(self, what: str) -> Diverged:
         names = "train.lr, now " + f"{self.recipe.lr:g}"
         names += f", and train.muon_lr, now {self.recipe.muon_lr:g}" if len(self.optimizers) > 1 else ""
-        return f"the loss became {loss} in step {step + 1}: start again with a lower {names}"
+        return Diverged(f"{what} in step {self.standing.step + 1}: start again with a lower {names}")
 
 
 def split(batch: Batch, parts: int) -> Iterator[tuple[Tensor, np.ndarray, Mix | None]]:

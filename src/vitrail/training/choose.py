@@ -14,7 +14,7 @@ from typing import Any
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.presets import preset
-from vitrail.train.settings import Settings
+from vitrail.training.settings import Settings
 
 SMALL = 64  # pixels: pictures up to here are used at their own size
 PHOTO = 128  # pixels a side for larger ones on a CPU; 8 x 8 patches of 16

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vitrail.train.muon import Muon, orthogonalise
+from vitrail.training.muon import Muon, orthogonalise
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 64, 16), (2, 16, 64)])

@@ -27,21 +27,21 @@ from vitrail.errors import VitrailError
 from vitrail.model.precision import autocast
 from vitrail.model.vit import ViT
 from vitrail.tasks.task import Task, task_for
-from vitrail.train.average import Average
-from vitrail.train.choose import choose_model, choose_optimizer, choose_recipe, config_of, usual_rate
-from vitrail.train.distributed import Processes, distribute, end_processes, start_processes
-from vitrail.train.folder import RunFolder
-from vitrail.train.loop import Loop, Standing, Stopped
-from vitrail.train.lora import add_low_rank, merge_low_rank
-from vitrail.train.memory import keep_freed_memory
-from vitrail.train.pace import measured_pace
-from vitrail.train.parameters import Rates, choose_trained, optimizers
-from vitrail.train.plan import Plan, evaluation_interval, steps_within
-from vitrail.train.prepare import Prepared, colours, prepare_data, stored_shape
-from vitrail.train.progress import Progress, standard
-from vitrail.train.settings import Settings
-from vitrail.train.state import States, collect_tensors, restore_tensors
-from vitrail.train.validate import Pictures, outputs_of
+from vitrail.training.average import Average
+from vitrail.training.choose import choose_model, choose_optimizer, choose_recipe, config_of, usual_rate
+from vitrail.training.distributed import Processes, distribute, end_processes, start_processes
+from vitrail.training.folder import RunFolder
+from vitrail.training.loop import Diverged, Loop, Standing, Stopped
+from vitrail.training.lora import add_low_rank, merge_low_rank
+from vitrail.training.memory import keep_freed_memory
+from vitrail.training.pace import measured_pace
+from vitrail.training.parameters import Rates, choose_trained, optimizers
+from vitrail.training.plan import Plan, evaluation_interval, steps_within
+from vitrail.training.prepare import Prepared, colours, prepare_data, stored_shape
+from vitrail.training.progress import Progress, standard
+from vitrail.training.settings import Settings
+from vitrail.training.state import States, collect_tensors, restore_tensors
+from vitrail.training.validate import Pictures, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
@@ -420,7 +420,7 @@ class Session:
                 f"memory ran out with {batch} images a step{where}: start again with a smaller --batch-size, or with "
                 f"train.accumulate = {parts}, which runs a step in parts"
             ) from None
-        again = "" if "lower train.lr" in text else f"; then go on with: {resume}"
+        again = "" if isinstance(error, Diverged) else f"; then go on with: {resume}"
         raise VitrailError(f"{text}{where}{again}") from None
 
     # ---- after the last step

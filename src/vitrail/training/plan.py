@@ -10,7 +10,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
-from vitrail.train.schedule import learning_rate
+from vitrail.training.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run, and at least one an epoch where epochs are long
 RESERVE = 0.01  # of the time, for what was not measured

@@ -1,0 +1,87 @@
+"""A set of pictures that a tiny model learns in a second, and ways to run the real command on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+BIN = Path(sys.executable).parent
+CLASSES = ("cat", "dog", "owl")
+TINY = """
+[data]
+workers = {workers}
+[model]
+model = "mu/4"
+image_size = 16
+stem = "conv"
+[train]
+epochs = 5
+batch_size = 16
+mixup = 0.2
+cutmix = 1.0
+drop_path = {noise}
+dropout = {noise}
+average = 0.1
+save_minutes = 0
+"""
+
+
+def write_pictures(folder: Path, each: int = 20, classes: tuple[str, ...] = CLASSES, side: int = 16) -> Path:
+    """Noise with more of one colour for each class."""
+    random = np.random.default_rng(0)
+    for number, name in enumerate(classes):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for place in range(each):
+            pixels = random.integers(0, 120, (side, side, 3))
+            pixels[..., number % 3] += 120
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{place}.png")
+    return folder
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def vitrail(*arguments: object, processes: int = 1, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(arguments, processes), cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    )
+
+
+def command(arguments: tuple[object, ...], processes: int) -> list[str]:
+    own = [str(BIN / "vitrail"), *map(str, arguments)]
+    if processes == 1:
+        return own
+    return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}", "--no-python", *own]
+
+
+def begin(*arguments: object, processes: int = 1) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(arguments, processes),
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert running.poll() is None, running.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def kill(running: subprocess.Popen[str], number: int = signal.SIGKILL) -> str:
+    """The whole group, as a power cut would; what it had printed."""
+    os.killpg(running.pid, number)
+    return running.communicate(timeout=60)[0]

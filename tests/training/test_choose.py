@@ -1,0 +1,101 @@
+"""What auto chooses: always a network that can be built, with reasons in words."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitrail.model.vit import ViT
+from vitrail.training.choose import (
+    Facts,
+    choose_model,
+    choose_optimizer,
+    choose_recipe,
+    config_of,
+    patch_for,
+    turns_meaning,
+    usual_rate,
+)  # fmt: skip
+from vitrail.training.settings import Settings
+
+
+def facts(**changes):
+    values = {
+        "images": 40000, "height": 32, "width": 32, "grey": False, "channels": 3, "labels": ("cat", "dog"),
+        "task": "classify", "cores": 2, "device": "cpu",
+    }  # fmt: skip
+    return Facts(**{**values, **changes})
+
+
+@given(
+    images=st.integers(2, 10**6), height=st.integers(1, 5000), width=st.integers(1, 5000), grey=st.booleans(),
+    channels=st.sampled_from([3, 4, 5, 13]), device=st.sampled_from(["cpu", "cuda"]),
+)  # fmt: skip
+def test_any_data_gets_a_network_with_small_patches_and_wide_heads(images, height, width, grey, channels, device):
+    seen = facts(images=images, height=height, width=width, grey=grey, channels=channels, device=device)
+    settings, why = choose_model(Settings(), seen)
+    config = config_of(settings, 2)
+    assert config.head_dim >= 32 and config.stem == "conv"
+    assert 7 <= config.grid[0] <= 64 and config.grid[0] == config.grid[1]
+    assert config.channels == (1 if grey else channels)
+    assert 2 <= settings.train.batch_size <= max(2, images)
+    assert len(why) == 1 and f"{images:,} training images" in why[0]
+
+
+def test_cifar_and_photos():
+    small = config_of(choose_model(Settings(), facts())[0], 10)
+    assert (small.image_size, small.patch_size) == ((32, 32), (4, 4))
+    photo = config_of(choose_model(Settings(), facts(height=480, width=640, images=3000))[0], 5)
+    assert photo.image_size == (128, 128) and photo.patch_size == (16, 16)
+    ViT(small)
+
+
+def test_what_was_asked_wins():
+    asked = Settings().with_values(
+        {"model.width": 64, "model.patch_size": 8, "model.stem": "linear", "train.batch_size": 6}
+    )
+    config = config_of(choose_model(asked, facts())[0], 10)
+    assert (config.width, config.patch_size, config.stem, config.stem_blocks) == (64, (8, 8), "linear", 0)
+    preset = config_of(choose_model(Settings().with_values({"model.model": "S/16"}), facts())[0], 10)
+    assert (preset.width, preset.depth, preset.image_size, preset.pool) == (384, 12, (224, 224), "cls")
+
+
+def test_the_more_often_an_image_is_seen_the_more_it_changes():
+    few, _ = choose_recipe(Settings(), facts(), 8)
+    some, _ = choose_recipe(Settings(), facts(), 30)
+    many, why = choose_recipe(Settings(), facts(), 100)
+    assert (few.augment.policy, some.augment.policy, many.augment.policy) == ("none", "trivial", "trivial")
+    assert few.augment.crop > some.augment.crop > many.augment.crop
+    assert few.train.cutmix == 0 and many.train.cutmix > 0 and "cutmix" in why[0]
+    assert choose_recipe(Settings(), facts(task="regress"), 100)[0].train.mixup == 0
+    kept = Settings().with_values({"augment.policy": "none", "train.mixup": 0.0, "augment.erase": 0.0})
+    assert choose_recipe(kept, facts(), 100)[0].augment.policy == "none"
+
+
+@pytest.mark.parametrize(
+    ("labels", "turns"),
+    [
+        ([str(n) for n in range(10)], True), (["a", "b", "c"], True), (["turn left", "turn right"], True),
+        (["left_hand", "cup"], True), (["cat", "dog"], False), (["bright", "dark"], False), (["x-ray", "ct"], False),
+    ],
+)  # fmt: skip
+def test_flips_are_off_where_they_change_the_label(labels, turns):
+    assert turns_meaning(labels) is turns
+    flip = choose_recipe(Settings(), facts(labels=labels), 10)[0].augment.flip
+    assert flip == ("none" if turns else "horizontal")
+
+
+def test_optimizer_and_rate():
+    scratch = choose_optimizer(Settings().with_values({"train.batch_size": 256}), sharded=False).train
+    assert (scratch.optimizer, scratch.keep_tokens) == ("muon", 0.5)
+    tuned = choose_optimizer(Settings().with_values({"train.batch_size": 256, "model.start": "x"}), False).train
+    assert (tuned.optimizer, tuned.keep_tokens) == ("adamw", 1.0) and tuned.lr < scratch.lr
+    assert choose_optimizer(Settings().with_values({"train.batch_size": 8}), sharded=True).train.optimizer == "adamw"
+    assert (
+        usual_rate("head", True, "adamw", 64)
+        > usual_rate("lora", True, "adamw", 64)
+        > usual_rate("all", True, "adamw", 64)
+    )
+
+
+def test_patches():
+    assert [patch_for(size) for size in (8, 28, 32, 64, 128, 224, 12)] == [1, 4, 4, 8, 16, 32, 1]

@@ -1,0 +1,358 @@
+"""Whole runs of a tiny model: every layout and task, what they leave behind, and a sentence for what can go wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.training.running import begin, kill, wait_for, write_pictures
+from tests.training.running import vitrail as command
+from vitrail.errors import VitrailError
+from vitrail.report.training import train
+from vitrail.training.settings import Settings
+
+FAST = {
+    "model.model": "mu/4",
+    "model.image_size": 16,
+    "model.stem": "conv",
+    "train.epochs": 3.0,
+    "train.batch_size": 16,
+    "data.workers": 0,
+    "train.seed": 1,
+}
+
+
+def fast(**changes):
+    return Settings().with_values({**FAST, **{name.replace("__", "."): value for name, value in changes.items()}})
+
+
+def test_a_run_leaves_a_model_that_answers_and_a_page(tmp_path, pictures, capsys):
+    finished = train(pictures, tmp_path / "run", settings=fast(train__epochs=6.0))
+    run = tmp_path / "run"
+    left = {path.name for path in run.iterdir()}
+    assert left >= {"model.safetensors", "settings.toml", "plan.json", "metrics.jsonl", "report.html", "checkpoint"}
+    assert finished.results["metrics"]["accuracy"] > 0.9
+    assert (run / "report.html").read_text().count("<html") == 1
+    model = vitrail.load(run / "model.safetensors")
+    assert model.labels == ["cat", "dog", "owl"]
+    assert model.predict(pictures / "dog" / "3.png")["label"] == "dog"
+    measured = vitrail.evaluate(run / "model.safetensors", pictures)
+    assert measured["part"] == "val"  # it knows the images it was trained on
+    assert measured["metrics"] == pytest.approx(finished.results["metrics"], abs=1e-6)
+    said = capsys.readouterr().out
+    assert said.count("data: 60 images in 3 classes") == 1
+    assert "model: mu/4 as asked" in said and "recipe: Muon" in said
+
+
+def test_the_kept_settings_are_complete_and_train_the_same_again(tmp_path, pictures):
+    first = train(pictures, tmp_path / "a", settings=fast())
+    complete = Settings.read(tmp_path / "a" / "settings.toml")
+    assert complete.train.lr > 0 and complete.augment.crop > 0 and complete.augment.policy != "auto"
+    second = train(pictures, tmp_path / "b", settings=tmp_path / "a" / "settings.toml")
+    for one, other in zip(first.checkpoint.model.parameters(), second.checkpoint.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_parts_given_by_folders_are_used_as_they_are(tmp_path):
+    for part, each in (("train", 20), ("val", 6), ("test", 5)):
+        write_pictures(tmp_path / "data" / part, each)
+    finished = train(tmp_path / "data", tmp_path / "run", settings=fast())
+    assert finished.part == "test" and finished.results["images"] == 15
+    assert finished.checkpoint.provenance["training"]["holdout"] is None
+
+
+def table(tmp_path, columns, row):
+    """60 pictures and a CSV beside them; `row` gives the cells for the class and the place of a picture."""
+    write_pictures(tmp_path / "images")
+    with (tmp_path / "images" / "list.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image", *columns])
+        for number, name in enumerate(("cat", "dog", "owl")):
+            for place in range(20):
+                writer.writerow([f"{name}/{place}.png", *row(number, place)])
+    return tmp_path / "images" / "list.csv"
+
+
+def test_several_labels(tmp_path):
+    names = ("red", "green", "red|green|blue")
+    data = table(tmp_path, ["labels"], lambda number, place: [names[number]])
+    finished = train(data, tmp_path / "run", settings=fast())
+    assert finished.task.name == "multilabel" and finished.checkpoint.labels == ["blue", "green", "red"]
+    assert "mAP" in finished.results["metrics"]
+    answer = vitrail.load(tmp_path / "run" / "model.safetensors").predict(tmp_path / "images" / "cat" / "0.png")
+    assert "labels" in answer
+
+
+def test_numbers(tmp_path):
+    data = table(tmp_path, ["age", "weight"], lambda number, place: [10 * number + 5, 100 - number])
+    finished = train(data, tmp_path / "run", settings=fast(train__epochs=12.0))
+    assert finished.task.name == "regress" and finished.results["metrics"]["R2"] > 0.5
+    answer = vitrail.load(tmp_path / "run" / "model.safetensors").predict(tmp_path / "images" / "owl" / "0.png")
+    assert abs(answer["values"]["age"] - 25) < 10 and abs(answer["values"]["weight"] - 98) < 2
+    with pytest.raises(
+        VitrailError, match=r"train\.balanced draws every class equally often; the task here is regress"
+    ):
+        train(data, tmp_path / "balanced", settings=fast(train__balanced=True))
+    only = train(data, tmp_path / "one", settings=fast(data__targets="weight"))
+    assert only.checkpoint.labels == ["weight"]
+
+
+def test_a_split_column_and_groups(tmp_path):
+    parts = ("train", "val", "test")
+    data = table(tmp_path, ["label", "split"], lambda number, place: [f"c{number}", parts[min(place // 8, 2)]])
+    finished = train(data, tmp_path / "run", settings=fast())
+    assert finished.part == "test" and finished.results["images"] == 12
+
+
+def test_grey_pictures_make_a_model_of_one_channel(tmp_path, pictures):
+    for path in pictures.rglob("*.png"):
+        Image.open(path).convert("L").save(path)
+    finished = train(pictures, tmp_path / "run", settings=fast())
+    assert finished.checkpoint.config.channels == 1 == len(finished.checkpoint.preprocessing.mean)
+
+
+@pytest.mark.parametrize("rule", ["crop", "pad", "squash"])
+def test_the_resize_rule_goes_into_the_model(tmp_path, rule):
+    random = np.random.default_rng(0)
+    for name in ("a1", "b1"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for place in range(12):
+            Image.fromarray(random.integers(0, 255, (20, 40, 3), np.uint8)).save(
+                tmp_path / "data" / name / f"{place}.png"
+            )
+    finished = train(tmp_path / "data", tmp_path / "run", settings=fast(model__resize=rule))
+    assert vitrail.load(tmp_path / "run" / "model.safetensors").preprocessing.resize == rule
+    assert finished.settings.model.resize == rule
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__accumulate": 3, "train__mixup": 0.2, "train__cutmix": 1.0},
+        {"train__balanced": True, "train__class_weights": "none"},
+        {"train__class_weights": "sqrt", "train__optimizer": "adamw", "train__lr": 1e-3},
+        {"train__checkpointing": True, "train__drop_path": 0.2, "augment__policy": "rand", "augment__erase": 0.5},
+        {"train__precision": "float32", "train__average": 0.3, "train__clip": 0.0, "augment__flip": "both"},
+        {"data__cache": "off", "data__workers": 2}, {"data__cache": "disk"},
+        {"model__pool": "mean", "model__stem": "linear", "train__keep_tokens": 0.25},
+    ],
+    ids=lambda changes: "-".join(changes),
+)  # fmt: skip
+def test_every_part_of_the_recipe_runs(tmp_path, pictures, changes, monkeypatch):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    finished = train(pictures, tmp_path / "run", settings=fast(**changes, train__epochs=2.0))
+    assert np.isfinite(finished.results["metrics"]["log_loss"])
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["validation"] and any("loss" in row for row in rows)
+
+
+def test_accumulated_parts_give_the_step_of_the_whole_batch(tmp_path, pictures):
+    """Without batch norm, whose statistics are those of a part."""
+    plain = {"model__stem": "linear", "train__mixup": 0.3}
+    runs = [train(pictures, tmp_path / str(n), settings=fast(train__accumulate=n, **plain)) for n in (1, 2)]
+    for one, other in zip(*(run.checkpoint.model.parameters() for run in runs), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-2)
+
+
+@pytest.mark.parametrize("what", ["all", "head", "lora"])
+def test_fine_tuning(tmp_path, pictures, what, capsys):
+    train(pictures, tmp_path / "first", settings=fast(train__epochs=6.0))
+    other = write_pictures(tmp_path / "other", classes=("ant", "bee"))
+    settings = Settings().with_values({"train.epochs": 4.0, "model.train_only": what, "data.workers": 0})
+    finished = train(other, tmp_path / "tuned", start=tmp_path / "first" / "model.safetensors", settings=settings)
+    assert finished.checkpoint.labels == ["ant", "bee"]
+    before = vitrail.load(tmp_path / "first" / "model.safetensors").model
+    after = vitrail.load(tmp_path / "tuned" / "model.safetensors").model
+    still = torch.equal(before.blocks[0].mlp.up.weight, after.blocks[0].mlp.up.weight)
+    assert still is (what == "head")
+    assert torch.equal(before.blocks[0].norm1.weight, after.blocks[0].norm1.weight) is (what != "all")
+    assert "warning: the learning rate" not in capsys.readouterr().out
+    train(other, tmp_path / "hot", start=tmp_path / "first" / "model.safetensors", lr=0.5, settings=settings)
+    assert "warning: the learning rate 0.5 is more than 10 times off the usual" in capsys.readouterr().out
+
+
+def test_minutes_become_steps_once(tmp_path, pictures):
+    settings = fast(train__epochs=0.0, train__minutes=0.1)
+    finished = train(pictures, tmp_path / "run", settings=settings)
+    kept = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert finished.plan.steps == kept["steps"] == finished.standing.step > 3
+
+
+def test_patience_ends_a_run_that_no_longer_learns(tmp_path, pictures):
+    settings = fast(train__epochs=40.0, train__patience=1, train__lr=1e-9, train__muon_lr=0.0)
+    finished = train(pictures, tmp_path / "run", settings=settings)
+    assert finished.standing.step < finished.plan.steps
+
+
+def test_an_imbalanced_set_warns_and_learns(tmp_path, capsys):
+    write_pictures(tmp_path / "data", each=40, classes=("many",))
+    write_pictures(tmp_path / "data", each=4, classes=("rare",))
+    train(tmp_path / "data", tmp_path / "run", settings=fast(train__balanced=True))
+    assert "warning:" in capsys.readouterr().out
+
+
+def test_broken_files_are_named_and_left_out(tmp_path, pictures, capsys):
+    broken = sorted(pictures.rglob("*.png"))[:2]
+    for path in broken:
+        path.write_bytes(path.read_bytes()[:60])
+    finished = train(pictures, tmp_path / "run", settings=fast())
+    said = capsys.readouterr().out
+    assert all(path.name in said for path in broken)
+    assert finished.checkpoint.provenance["training"]["images"] + finished.results["images"] == 58
+
+
+# ---- what can go wrong
+
+
+def test_one_class_an_empty_folder_and_no_folder(tmp_path):
+    write_pictures(tmp_path / "one", classes=("cat",))
+    with pytest.raises(VitrailError, match="one class only"):
+        train(tmp_path / "one", tmp_path / "r1", settings=fast())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(VitrailError, match="empty"):
+        train(tmp_path / "empty", tmp_path / "r2", settings=fast())
+    with pytest.raises(VitrailError, match="there is no folder or table"):
+        train(tmp_path / "nowhere", tmp_path / "r3", settings=fast())
+
+
+def test_an_unwritable_output(pictures):
+    with pytest.raises(VitrailError, match="cannot write /proc/run"):
+        train(pictures, "/proc/run", settings=fast())
+
+
+def test_an_output_that_is_a_file(tmp_path, pictures):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(VitrailError, match="cannot write"):
+        train(pictures, tmp_path / "run", settings=fast())
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_finished_run_is_not_overwritten_and_a_missing_one_not_resumed(tmp_path, pictures):
+    train(pictures, tmp_path / "run", settings=fast())
+    with pytest.raises(VitrailError, match="already holds a run"):
+        train(pictures, tmp_path / "run", settings=fast())
+    with pytest.raises(VitrailError, match="holds no run to resume"):
+        train(pictures, tmp_path / "none", resume=True)
+    with pytest.raises(VitrailError, match=r"keeps its settings, so leave out train\.lr"):
+        train(pictures, tmp_path / "run", resume=True, lr=0.1)
+
+
+def test_changed_data_is_not_resumed(tmp_path, pictures):
+    train(pictures, tmp_path / "run", settings=fast())
+    next((pictures / "cat").iterdir()).unlink()
+    with pytest.raises(VitrailError, match="changed since the run"):
+        train(pictures, tmp_path / "run", resume=True)
+
+
+def test_two_runs_into_one_folder(tmp_path, pictures, tiny):
+    settings = tiny(extra="")
+    settings.write_text(settings.read_text().replace("epochs = 5", "epochs = 500"))
+    running = begin("train", pictures, "--out", tmp_path / "run", "--settings", settings)
+    wait_for(lambda: any((tmp_path / "run" / "checkpoint").glob("step-*")), running)
+    second = command("train", pictures, "--out", tmp_path / "run", "--resume")
+    kill(running)
+    assert second.returncode == 2 and "another run is writing into" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model__train_only": "lora"}, "needs a model to start from"),
+        ({"model__heads": 5}, "heads"),
+        ({"model__image_size": 18}, "does not divide"),
+        ({"model__model": "S/17x"}, "S/17x"),
+        ({"train__tensorboard": True}, "vitrail\\[tensorboard\\]"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path, pictures, changes, says, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(VitrailError, match=says):
+        train(pictures, tmp_path / "run", settings=fast(**changes))
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_sentence_and_the_last_good_state(tmp_path, pictures):
+    settings = fast(
+        train__lr=1e30, train__optimizer="adamw", train__clip=0.0, train__save_minutes=0.0, train__warmup=0.0
+    )
+    with pytest.raises(VitrailError, match=r"in step 2: start again with a lower train\.lr, now 1e\+30"):
+        train(pictures, tmp_path / "run", settings=settings)
+
+
+def test_a_vanished_file_stops_with_a_sentence_and_nothing_is_lost(tmp_path, pictures, monkeypatch):
+    from vitrail.data.store import Decoding
+
+    settings = fast(data__cache="off", train__save_minutes=60.0, train__epochs=8.0)
+    whole = train(pictures, tmp_path / "whole", settings=settings)
+    taken, take = [], Decoding.take
+    gone = tmp_path / "gone.png"
+
+    def vanish(self, places):
+        taken.append(places)
+        if len(taken) == 15:
+            shutil.move(self.paths[places[0]], gone)
+            taken[-1] = self.paths[places[0]]
+        return take(self, places)
+
+    monkeypatch.setattr(Decoding, "take", vanish)
+    with pytest.raises(
+        VitrailError, match=r"does not exist: it was readable .*; the state after step \d+ is saved; then go on"
+    ):
+        train(pictures, tmp_path / "run", settings=settings)
+    monkeypatch.setattr(Decoding, "take", take)
+    shutil.move(gone, taken[14])
+    again = train(pictures, tmp_path / "run", resume=True)
+    for one, other in zip(whole.checkpoint.model.parameters(), again.checkpoint.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+FULL = """
+import resource, sys
+from vitrail.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))  # a file cannot grow any further
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, pictures, tiny):
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, "train", str(pictures), "--out", str(tmp_path / "run"), "--settings", str(tiny())],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and "cannot write" in done.stderr and "Traceback" not in done.stderr
+    assert not list((tmp_path / "run" / "checkpoint").glob(".*part"))
+
+
+def test_memory_that_runs_out_is_one_sentence(tmp_path, pictures, monkeypatch):
+    from vitrail.training.loop import Loop
+
+    step = Loop.step
+
+    def too_much(self, batch):
+        if batch.step == 3:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
+        return step(self, batch)
+
+    monkeypatch.setattr(Loop, "step", too_much)
+    with pytest.raises(
+        VitrailError, match=r"memory ran out with 16 images a step; the state after step 3 is saved: .*accumulate = 2"
+    ):
+        train(pictures, tmp_path / "run", settings=fast(train__save_minutes=60.0))
+
+
+def test_a_class_called_script_is_text_on_the_page(tmp_path):
+    write_pictures(tmp_path / "data", classes=("<script>alert(1)<", "dog & cat"))
+    train(tmp_path / "data", tmp_path / "run", settings=fast())
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;alert(1)&lt;" in page
