@@ -6,9 +6,9 @@ import argparse
 import time
 
 import torch
+
 from training.places import dataset
 from training.results import write_section
-
 from vitrail.data.augment import Augmentation
 from vitrail.data.feed import Feed
 from vitrail.data.layouts import collect
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     consumed = trained(arguments.seconds)
     rows.append(("training S/16, float32, no feeding", consumed, ""))
     lines = [
-        f"{SIZE} px, batch {BATCH}, crops, flips and TrivialAugment, 2 decoding threads; pictures stored at {STORED} px.",
+        f"{SIZE} px, batch {BATCH}, crops, flips, TrivialAugment, 2 decoding threads; stored at {STORED} px.",
         "",
         "| what | images/s | times S/16 | filling the cache |",
         "|---|---|---|---|",

@@ -11,8 +11,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.training.running import begin, kill, vitrail, wait_for
+from tests.training.running import TINY, begin, kill, vitrail, wait_for, write_pictures
 from vitrail.training.state import States
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `data`, the settings `tiny.toml`, and `whole`: a run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_pictures(folder / "data")
+    (folder / "tiny.toml").write_text(TINY.format(workers=0, noise=0.1))
+    done = vitrail("train", folder / "data", "--out", folder / "whole", "--settings", folder / "tiny.toml")
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -42,44 +53,33 @@ def kill_after(step: int, *arguments: object, processes: int = 1, run: Path) -> 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_and_resumed_is_bit_equal(tmp_path, pictures, tiny, workers):
-    settings = tiny(workers=workers)
-    assert vitrail("train", pictures, "--out", tmp_path / "whole", "--settings", settings).returncode == 0
-    run = tmp_path / "killed"
-    kill_after(3, "train", pictures, "--out", run, "--settings", settings, run=run)
-    kill_after(9, "train", pictures, "--out", run, "--resume", run=run)
-    done = vitrail("train", pictures, "--out", run, "--resume")
+def test_killed_and_resumed_is_bit_equal(tmp_path, whole, tiny, workers):
+    """Also to a run with another number of workers."""
+    data, run = whole / "data", tmp_path / "killed"
+    kill_after(3, "train", data, "--out", run, "--settings", tiny(workers=workers), run=run)
+    kill_after(9, "train", data, "--out", run, "--resume", run=run)
+    done = vitrail("train", data, "--out", run, "--resume")
     assert done.returncode == 0, done.stderr
     assert "resumed after step" in done.stdout
-    assert_same(tmp_path / "whole", run)
+    assert_same(whole / "whole", run)
     assert len(States(run / "checkpoint").steps()) == 2
 
 
-def test_workers_do_not_change_the_result(tmp_path, pictures, tiny):
-    for workers in (0, 2):
-        assert vitrail("train", pictures, "--out", tmp_path / str(workers), "--settings", tiny(workers)).returncode == 0
-    assert_same(tmp_path / "0", tmp_path / "2")
-
-
-def test_killed_before_the_first_state(tmp_path, pictures, tiny):
-    settings = tiny(extra="")
-    assert vitrail("train", pictures, "--out", tmp_path / "whole", "--settings", settings).returncode == 0
-    run = tmp_path / "killed"
-    running = begin("train", pictures, "--out", run, "--settings", settings)
+def test_killed_before_the_first_state(tmp_path, whole):
+    data, run = whole / "data", tmp_path / "killed"
+    running = begin("train", data, "--out", run, "--settings", whole / "tiny.toml")
     wait_for((run / "plan.json").exists, running)
     kill(running)
     for state in (run / "checkpoint").glob("*"):
         state.unlink()
-    assert vitrail("train", pictures, "--out", run, "--resume").returncode == 0
-    assert_same(tmp_path / "whole", run)
+    assert vitrail("train", data, "--out", run, "--resume").returncode == 0
+    assert_same(whole / "whole", run)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
-def test_a_damaged_last_state_falls_back_to_the_one_before(tmp_path, pictures, tiny, damage):
-    settings = tiny()
-    assert vitrail("train", pictures, "--out", tmp_path / "whole", "--settings", settings).returncode == 0
-    run = tmp_path / "damaged"
-    kill_after(6, "train", pictures, "--out", run, "--settings", settings, run=run)
+def test_a_damaged_last_state_falls_back_to_the_one_before(tmp_path, whole, damage):
+    data, run = whole / "data", tmp_path / "damaged"
+    kill_after(6, "train", data, "--out", run, "--settings", whole / "tiny.toml", run=run)
     states = States(run / "checkpoint")
     last = states.path(states.steps()[-1])
     content = bytearray(last.read_bytes())
@@ -89,28 +89,26 @@ def test_a_damaged_last_state_falls_back_to_the_one_before(tmp_path, pictures, t
         content[-7] ^= 1
         last.write_bytes(content)
     before = states.steps()[-2]
-    done = vitrail("train", pictures, "--out", run, "--resume")
+    done = vitrail("train", data, "--out", run, "--resume")
     assert done.returncode == 0, done.stderr
     assert last.name in done.stdout
     assert "going on from the one before" in done.stdout
     assert f"resumed after step {before}" in done.stdout
-    assert_same(tmp_path / "whole", run)
+    assert_same(whole / "whole", run)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, pictures, tiny, number, code):
-    settings = tiny()
-    assert vitrail("train", pictures, "--out", tmp_path / "whole", "--settings", settings).returncode == 0
-    run = tmp_path / "stopped"
-    running = begin("train", pictures, "--out", run, "--settings", settings)
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, whole, number, code):
+    data, run = whole / "data", tmp_path / "stopped"
+    running = begin("train", data, "--out", run, "--settings", whole / "tiny.toml")
     wait_for(lambda: bool(States(run / "checkpoint").steps()), running)
     os.kill(running.pid, number)
     said = running.communicate(timeout=60)[0]
     assert running.returncode == code, said
     assert "everything is saved; go on with:" in said
     assert said.splitlines()[-1].strip().startswith("vitrail train ") and said.strip().endswith("--resume")
-    assert vitrail("train", pictures, "--out", run, "--resume").returncode == 0
-    assert_same(tmp_path / "whole", run)
+    assert vitrail("train", data, "--out", run, "--resume").returncode == 0
+    assert_same(whole / "whole", run)
 
 
 def test_two_processes_learn_what_one_does(tmp_path, pictures, tiny):
@@ -129,8 +127,8 @@ def test_two_processes_learn_what_one_does(tmp_path, pictures, tiny):
 @pytest.mark.parametrize("shard", [False, True], ids=["replicated", "sharded"])
 def test_a_killed_process_of_two_and_resume_is_bit_equal(tmp_path, pictures, tiny, shard):
     settings, flags = tiny(), ["--shard"] if shard else []
-    whole, run = tmp_path / "whole", tmp_path / "killed"
-    done = vitrail("train", pictures, "--out", whole, "--settings", settings, *flags, processes=2)
+    unstopped, run = tmp_path / "whole", tmp_path / "killed"
+    done = vitrail("train", pictures, "--out", unstopped, "--settings", settings, *flags, processes=2)
     assert done.returncode == 0, done.stdout + done.stderr
     running = begin("train", pictures, "--out", run, "--settings", settings, *flags, processes=2)
     wait_for(lambda: max(States(run / "checkpoint").steps(), default=0) >= 4, running)
@@ -139,7 +137,7 @@ def test_a_killed_process_of_two_and_resume_is_bit_equal(tmp_path, pictures, tin
     assert running.returncode != 0, said
     done = vitrail("train", pictures, "--out", run, "--resume", *flags, processes=2)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_same(whole, run)
+    assert_same(unstopped, run)
 
 
 def a_worker(torchrun: int) -> int:

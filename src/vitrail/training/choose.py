@@ -77,7 +77,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     train, augment = settings.train, settings.augment
     mixing = many and facts.task != "regress" and not tuned
     values: dict[str, Any] = {
-        "augment.crop": augment.crop or (0.35 if many else 0.5 if several else 0.6),
+        "augment.crop": augment.crop or (0.35 if many else 0.5 if several else 0.75),
         "augment.flip": flips if augment.flip == "auto" else augment.flip,
         "augment.policy": ("trivial" if several else "none") if augment.policy == "auto" else augment.policy,
         "augment.erase": augment.erase if augment.erase >= 0 else (0.25 if many else 0.0),
@@ -117,7 +117,7 @@ def usual_rate(train_only: str, tuned: bool, optimizer: str, batch: int) -> floa
         return 1e-3 * scale
     if tuned:
         return 2e-4 * scale
-    return (2e-3 if optimizer == "muon" else 1e-3) * scale
+    return (4e-3 if optimizer == "muon" else 1e-3) * scale
 
 
 def config_of(settings: Settings, classes: int) -> ViTConfig:
