@@ -367,3 +367,32 @@ def test_a_free_size_is_refused_where_it_would_go_wrong():
 def test_a_fixed_size_export_holds_its_positions_ready(lively):
     program = export(lively(tiny(depth=1, positions="sincos2d")), (pictures(),))
     assert not any(node.target is torch.ops.aten.sin.default for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"pool": "mean", "cls_token": False}, {"positions": "rotary"}, {"registers": 3}]
+)
+def test_kept_patches_are_those_of_a_model_that_sees_no_others(changes: dict) -> None:
+    """All of them, in any order, give the whole answer; some give what the blocks make of those tokens alone."""
+    torch.manual_seed(0)
+    model = ViT(preset("mu/4", image_size=16, classes=5, depth=2, **changes)).eval()
+    images = torch.randn(2, 3, 16, 16)
+    every = torch.randperm(16)
+    torch.testing.assert_close(model(images, keep=every), model(images), atol=1e-5, rtol=1e-5)
+    some = torch.tensor([1, 7, 12])
+    x, turns, _ = model.embed(images)
+    prefix = model.config.prefix
+    x = torch.cat([x[:, :prefix], x[:, prefix:][:, some]], dim=1)
+    for block in model.blocks:
+        x = block(x, None if turns is None else turns[:, some])
+    torch.testing.assert_close(model(images, keep=some), model.answer(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_conv_stem_with_residual_blocks_keeps_the_grid_and_learns_more() -> None:
+    plain, deeper = (ViT(preset("mu/4", image_size=16, stem="conv", stem_blocks=n)) for n in (0, 2))
+    images = torch.randn(2, 3, 16, 16)
+    assert plain.stem(images).shape == deeper.stem(images).shape == (2, 16, 32)
+    count = [sum(p.numel() for p in model.stem.parameters()) for model in (plain, deeper)]
+    assert count[1] - count[0] == 2 * sum(9 * c * c + 2 * c for c in (16, 32))  # a 3 x 3 kernel and its norm
+    with pytest.raises(VitrailError, match="stem_blocks 2 goes with stem 'conv'"):
+        preset("mu/4", image_size=16, stem_blocks=2)

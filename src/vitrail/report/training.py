@@ -15,9 +15,9 @@ from vitrail import __version__
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.report.run_page import RunRecord, page
+from vitrail.training.finish import Finished
 from vitrail.training.loop import Stopped
 from vitrail.training.progress import clock
-from vitrail.training.run import Finished
 from vitrail.training.run import train as run
 from vitrail.training.settings import Settings
 

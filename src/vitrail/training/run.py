@@ -6,9 +6,9 @@ import datetime
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.data.augment import Augmentation
-from vitrail.data.feed import Feed
-from vitrail.data.findings import Finding
 from vitrail.data.names import shown
 from vitrail.data.order import Order
 from vitrail.data.randomness import permutation
 from vitrail.data.store import Store, open_store
 from vitrail.errors import VitrailError
 from vitrail.model.precision import autocast
-from vitrail.model.vit import ViT
 from vitrail.tasks.task import Task, task_for
 from vitrail.training.average import Average
-from vitrail.training.choose import choose_model, choose_optimizer, choose_recipe, config_of, usual_rate
+from vitrail.training.building import feed_of, fresh_model, rates_of, starting_point
+from vitrail.training.choose import choose_model, choose_optimizer, choose_recipe, usual_rate
 from vitrail.training.distributed import Processes, distribute, end_processes, start_processes
+from vitrail.training.failure import in_a_sentence, is_out_of_memory
+from vitrail.training.finish import Finished, best_model, provenance
 from vitrail.training.folder import RunFolder
-from vitrail.training.loop import Diverged, Loop, Standing, Stopped
-from vitrail.training.lora import add_low_rank, merge_low_rank
+from vitrail.training.loop import Loop, Standing, Stopped
 from vitrail.training.memory import keep_freed_memory
 from vitrail.training.pace import measured_pace
-from vitrail.training.parameters import Rates, choose_trained, optimizers
+from vitrail.training.parameters import optimizers
 from vitrail.training.plan import Plan, evaluation_interval, steps_within
 from vitrail.training.prepare import Prepared, colours, prepare_data, stored_shape
 from vitrail.training.progress import Progress, standard
@@ -44,29 +42,10 @@ from vitrail.training.state import States, collect_tensors, restore_tensors
 from vitrail.training.validate import Pictures, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
-from vitrail.weights.preprocessing import Preprocessing
 
 QUICK = 2000  # held-out images that are measured on the way; the end is measured on all
 VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
 TUNING_EPOCHS = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """A run at its end, with all that its report tells."""
-
-    folder: RunFolder
-    checkpoint: Checkpoint
-    task: Task
-    settings: Settings
-    plan: Plan
-    standing: Standing
-    description: str
-    findings: Sequence[Finding]
-    results: dict[str, Any]
-    part: str
-    files: Sequence[Path]
-    root: Path
 
 
 def train(
@@ -116,7 +95,7 @@ class Session:
         self.task = self._task()
         if not resume:
             self._choose_model()
-        self.checkpoint = self._checkpoint()
+        self.checkpoint = self._start()
         self.store = self._store()
         if not self.settings.model.start:
             mean, std = colours(self.store, len(prepared.train))
@@ -128,7 +107,7 @@ class Session:
                 f"the images of {shown(self.data)} changed since the run in {self.folder.path} began: a resumed run is "
                 "the same run, so put them back, or start a new one with another --out"
             )
-        loop = self._loop(self._fresh_model(), self.plan)
+        loop = self._loop(self.plan)
         if resume:
             self._restore(loop)
         self._train(loop)
@@ -186,24 +165,8 @@ class Session:
         }
         return settings.with_values(own)
 
-    def _checkpoint(self) -> Checkpoint:
-        """The model that the run starts from: fresh, or loaded and fitted to these labels."""
-        model, labels = self.settings.model, list(self.prepared.collection.labels)
-        if model.start:
-            extra: dict[str, Any] = {
-                "drop_path": max(self.settings.train.drop_path, 0.0),
-                "dropout": self.settings.train.dropout,
-            }
-            torch.manual_seed(self.settings.train.seed)
-            checkpoint = load(model.start, labels=labels, channels=model.channels, image_size=model.image_size, **extra)
-            checkpoint.preprocessing = checkpoint.preprocessing.replace(resize=model.resize)
-            checkpoint.task = self.task.name
-            return checkpoint
-        torch.manual_seed(self.settings.train.seed)
-        network = ViT(config_of(self.settings, len(labels)))
-        size, rule = network.config.image_size, "crop" if model.resize == "auto" else model.resize
-        preprocessing = Preprocessing(size=size, resize=rule).for_channels(network.config.channels)
-        return Checkpoint(network, preprocessing, self.task.name, labels)
+    def _start(self) -> Checkpoint:
+        return starting_point(self.settings, self.task.name, list(self.prepared.collection.labels))
 
     def _store(self) -> Store:
         how = self.settings.data
@@ -222,7 +185,7 @@ class Session:
         order = self._order()
         if train.minutes:
             ending = (len(self.pictures) + len(self.prepared.collection.part("test"))) / len(self._quick())
-            pace = measured_pace(self._loop(self._fresh_model(), self._trial()), 60 * train.minutes, ending)
+            pace = measured_pace(self._loop(self._trial()), 60 * train.minutes, ending)
             left = 60 * train.minutes - (time.monotonic() - self.begun)
             keep_until = train.keep_until if train.keep_tokens < 1 else 0.0
             fitting = steps_within(left, pace, keep_until)
@@ -232,7 +195,7 @@ class Session:
         epochs = steps * order.batch / order.count
         facts = self.prepared.facts(self.processes.device.type)
         self.settings, why = choose_recipe(self.settings, facts, epochs)
-        self.checkpoint = replace(self._checkpoint(), preprocessing=self.checkpoint.preprocessing)  # with its drop path
+        self.checkpoint = replace(self._start(), preprocessing=self.checkpoint.preprocessing)  # with its drop path
         plan = replace(
             self._trial(),
             steps=steps,
@@ -275,49 +238,16 @@ class Session:
         classes = self.targets.tolist() if train.balanced else None
         return Order(len(self.prepared.train), train.batch_size, train.seed, classes)
 
-    def _fresh_model(self) -> ViT:
-        """A copy of the start, ready to be trained."""
-        model = ViT(self.checkpoint.config)
-        model.load_state_dict(self.checkpoint.model.state_dict())
-        choice = self.settings.model
-        torch.manual_seed(self.settings.train.seed)
-        if choice.train_only == "lora":
-            add_low_rank(model, choice.lora_rank)
-        choose_trained(model, choice.train_only)
-        model.checkpointing = self.settings.train.checkpointing
-        return model.to(self.processes.device).train()
-
-    def _loop(self, model: ViT, plan: Plan) -> Loop:
-        train, augment = self.settings.train, self.settings.augment
-        network = distribute(model, self.processes, self.shard)
-        rates = Rates(
-            adamw=train.lr,
-            muon=train.muon_lr if train.optimizer == "muon" else None,
-            weight_decay=train.weight_decay,
-            layer_decay=train.layer_decay if self.settings.model.start else 1.0,
-        )
-        feed = Feed(
-            store=self.store,
-            order=self._order(),
-            preprocessing=self.checkpoint.preprocessing,
-            augmentation=Augmentation(
-                crop=(augment.crop or 0.5, 1.0),
-                flip="horizontal" if augment.flip == "auto" else augment.flip,
-                policy="none" if augment.policy == "auto" else augment.policy,
-                changes=augment.changes,
-                strength=augment.strength,
-                erase=max(augment.erase, 0.0),
-            ),
-            mixup=max(train.mixup, 0.0),
-            cutmix=max(train.cutmix, 0.0),
-            seed=train.seed,
-            share=(self.processes.rank, self.processes.world),
-            workers=self.settings.data.workers,
-        )
+    def _loop(self, plan: Plan) -> Loop:
+        train, processes = self.settings.train, self.processes
+        model = fresh_model(self.checkpoint, self.settings, processes.device)
+        network = distribute(model, processes, self.shard)
+        share = (processes.rank, processes.world)
+        feed = feed_of(self.settings, self.store, self._order(), self.checkpoint.preprocessing, share)
         loop = Loop(
             model=model,
             network=network,
-            optimizers=optimizers(model, rates),
+            optimizers=optimizers(model, rates_of(self.settings)),
             average=Average(model, train.average * plan.steps) if train.average else None,
             task=self.task,
             targets=self.targets,
@@ -393,48 +323,27 @@ class Session:
             )
             raise stopped
         except (VitrailError, MemoryError, RuntimeError) as error:
-            self._explain(error, loop)
+            raise self._in_a_sentence(error, loop) from None
 
     def resume_command(self) -> str:
         return shlex.join(["vitrail", "train", str(self.data), "--out", str(self.folder.path), "--resume"])
 
-    def _explain(self, error: Exception, loop: Loop) -> None:
-        """One sentence for what a run can die of, after the last whole step is saved."""
-        text, resume = str(error), self.resume_command()
-        out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text
-        if not isinstance(error, VitrailError) and not out_of_memory:
-            if self.processes.world > 1 and ("Connection" in text or "gloo" in text or "NCCL" in text):
-                raise VitrailError(
-                    "another process of this run ended; go on with the same torchrun, --resume"
-                ) from None
-            raise error
-        kept = self.states.steps()
-        if loop.standing.step > (kept[-1] if kept else 0) and self.processes.world == 1:
+    def _in_a_sentence(self, error: Exception, loop: Loop) -> Exception:
+        """The last whole step is saved first, where one process can do it."""
+        kept = max(self.states.steps(), default=0)
+        known = isinstance(error, VitrailError) or is_out_of_memory(error)
+        if known and loop.standing.step > kept and self.processes.world == 1:
             with suppress(VitrailError):  # the disk is full, perhaps: the state before this one is still there
                 self._save(loop, loop.standing)
-        kept = self.states.steps()
-        where = f"; the state after step {kept[-1]:,} is saved" if kept else ""
-        if out_of_memory:
-            batch, parts = self.settings.train.batch_size, 2 * self.settings.train.accumulate
-            raise VitrailError(
-                f"memory ran out with {batch} images a step{where}: start again with a smaller --batch-size, or with "
-                f"train.accumulate = {parts}, which runs a step in parts"
-            ) from None
-        again = "" if isinstance(error, Diverged) else f"; then go on with: {resume}"
-        raise VitrailError(f"{text}{where}{again}") from None
+        kept = max(self.states.steps(), default=0)
+        return in_a_sentence(error, self.settings.train, kept, self.resume_command(), self.processes.world)
 
     # ---- after the last step
 
     def _finish(self, loop: Loop) -> Finished:
         """The best weights, calibrated, measured, and written as one file."""
-        best = self.states.load_best()
-        model = self._fresh_model()
-        tensors = best.tensors if best is not None else collect_tensors(loop.model, (), None)
-        restore_tensors(tensors, model, (), None)
-        merge_low_rank(model)
-        model.eval().requires_grad_(True)
-        everything = range(len(self.pictures))
-        outputs = outputs_of(model, self.pictures, everything, self.processes)
+        model = best_model(loop, self.states, self.checkpoint, self.settings)
+        outputs = outputs_of(model, self.pictures, range(len(self.pictures)), self.processes)
         self.task.calibrate(outputs, self._targets("val"))
         part = "test" if self.prepared.collection.part("test") else "val"
         if part == "test":
@@ -445,7 +354,8 @@ class Session:
             if head is not None:
                 self.task.fold(head.out)
         self.checkpoint.model = model.cpu()
-        self.checkpoint.provenance = self._provenance(loop, results, part)
+        history = provenance(self.settings, self.prepared, loop.standing, self.task, results, part)
+        self.checkpoint.provenance |= {"source": "vitrail train", "training": history}
         if self.processes.is_main:
             self.checkpoint.save(self.folder.model)
         return Finished(
@@ -462,24 +372,3 @@ class Session:
             files=[item.path for item in self.prepared.collection.part(part)],
             root=self.prepared.collection.root,
         )
-
-    def _provenance(self, loop: Loop, results: dict[str, Any], part: str) -> dict[str, Any]:
-        from vitrail import __version__
-
-        how = self.settings
-        return {
-            **self.checkpoint.provenance,
-            "source": "vitrail train",
-            "training": {
-                "vitrail": __version__,
-                "torch": torch.__version__,
-                "holdout": how.data.validation if self.prepared.automatic else None,
-                "seed": how.train.seed,
-                "sample": self.prepared.sample,
-                "images": len(self.prepared.train),
-                "steps": loop.standing.best_step or loop.standing.step,
-                "measured_on": part,
-                "metrics": results["metrics"],
-                "task": self.task.state_dict(),
-            },
-        }

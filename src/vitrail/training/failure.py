@@ -1,0 +1,33 @@
+"""One sentence for what a run can die of, and whether there is something to go on with."""
+
+from __future__ import annotations
+
+import torch
+
+from vitrail.errors import VitrailError
+from vitrail.training.loop import Diverged
+from vitrail.training.settings import Recipe
+
+OF_OTHERS = ("Connection", "gloo", "NCCL")  # what torch says when another process of the run is gone
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def in_a_sentence(error: Exception, recipe: Recipe, kept: int, resume: str, processes: int) -> Exception:
+    """The error to raise. `kept`: the step of the last saved state, 0 for none; `resume`: the command that goes on."""
+    text = str(error)
+    where = f"; the state after step {kept:,} is saved" if kept else ""
+    if is_out_of_memory(error):
+        return VitrailError(
+            f"memory ran out with {recipe.batch_size} images a step{where}: start again with a smaller --batch-size or "
+            f"with train.accumulate = {2 * recipe.accumulate}, which runs a step in parts"
+        )
+    if isinstance(error, Diverged):
+        return VitrailError(f"{text}{where}")
+    if isinstance(error, VitrailError):
+        return VitrailError(f"{text}{where}; then go on with: {resume}" if kept else text)
+    if processes > 1 and any(word in text for word in OF_OTHERS):
+        return VitrailError(f"another process of this run ended{where}; start all of them again with --resume")
+    return error
