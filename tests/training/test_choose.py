@@ -12,6 +12,7 @@ from vitrail.training.choose import (
     choose_recipe,
     config_of,
     patch_for,
+    size_for,
     turns_meaning,
     usual_rate,
 )  # fmt: skip
@@ -99,3 +100,4 @@ def test_optimizer_and_rate():
 
 def test_patches():
     assert [patch_for(size) for size in (8, 28, 32, 64, 128, 224, 12)] == [1, 4, 4, 8, 16, 32, 1]
+    assert [size_for(side) for side in (3, 8, 28, 30, 64, 65, 100, 128, 480)] == [8, 8, 28, 28, 64, 64, 96, 128, 128]

@@ -15,7 +15,7 @@ from vitrail.training.settings import Recipe
         (MemoryError(), 7, 1, "memory ran out with 64 images a step; the state after step 7 is saved: start again"),
         (torch.OutOfMemoryError("CUDA"), 0, 1, "memory ran out with 64 images a step: start again"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 0, 1, "train.accumulate = 4"),
-        (Diverged("the loss became nan in step 3"), 2, 1, "the loss became nan in step 3; the state after step 2 is saved"),
+        (Diverged("the loss became nan"), 2, 1, "the loss became nan; the state after step 2 is saved"),
         (VitrailError("a.png does not exist"), 12, 1, "step 12 is saved; then go on with: vitrail train x --resume"),
         (VitrailError("cannot write RUN: No space left on device"), 0, 1, "cannot write RUN: No space left on device"),
         (RuntimeError("[gloo] Connection closed by peer"), 5, 2, "another process of this run ended; the state after"),

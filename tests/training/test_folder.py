@@ -11,9 +11,9 @@ from vitrail.training.folder import RunFolder
 def test_only_one_holds_the_lock(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.open(resume=False)
-    with folder.locked():
-        with pytest.raises(VitrailError, match="another run is writing"), RunFolder(tmp_path / "run").locked():
-            pass
+    second = RunFolder(tmp_path / "run")
+    with folder.locked(), pytest.raises(VitrailError, match="another run is writing"), second.locked():
+        pass
     with RunFolder(tmp_path / "run").locked():
         pass
 

@@ -186,6 +186,12 @@ def test_minutes_become_steps_once(tmp_path, pictures):
     assert finished.plan.steps == kept["steps"] == finished.standing.step > 3
 
 
+def test_tensorboard_files(tmp_path, pictures):
+    pytest.importorskip("tensorboard")
+    train(pictures, tmp_path / "run", settings=fast(train__tensorboard=True))
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
 def test_patience_ends_a_run_that_no_longer_learns(tmp_path, pictures):
     settings = fast(train__epochs=40.0, train__patience=1, train__lr=1e-9, train__muon_lr=0.0)
     finished = train(pictures, tmp_path / "run", settings=settings)

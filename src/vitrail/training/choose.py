@@ -17,7 +17,7 @@ from vitrail.model.presets import preset
 from vitrail.training.settings import Settings
 
 SMALL = 64  # pixels: pictures up to here are used at their own size
-PHOTO = 128  # pixels a side for larger ones on a CPU; 8 x 8 patches of 16
+PHOTO = 128  # pixels a side at most, for larger ones: 8 x 8 patches of 16
 SIDES = ("left", "right")
 
 
@@ -50,7 +50,7 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
         why = f"model: {asked.model} as asked"
     else:
         side = min(facts.height, facts.width)
-        size = asked.image_size or (max(8, side - side % 4) if side <= SMALL else PHOTO)
+        size = asked.image_size or size_for(side)
         patch = patch_for(size)
         width, depth = (192, 6) if facts.device != "cpu" else (128, 4)
         values |= _shape(settings, patch, width, depth, width // 32, size)
@@ -139,6 +139,11 @@ def config_of(settings: Settings, classes: int) -> ViTConfig:
         dropout=train.dropout,
         drop_path=max(train.drop_path, 0.0),
     )
+
+
+def size_for(side: int) -> int:
+    """Small pictures at about their own size, in steps that give whole patches."""
+    return max(8, side - side % 4) if side <= SMALL else min(PHOTO, side - side % 16)
 
 
 def patch_for(size: int) -> int:

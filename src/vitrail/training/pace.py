@@ -10,8 +10,8 @@ from itertools import count
 from vitrail.training.loop import Loop
 from vitrail.training.plan import Pace
 
-SHARE = 0.02  # of the time, for each kind of step
-LONGEST = 30.0  # seconds
+SHARE = 0.01  # of the time, for each kind of step
+LONGEST = 15.0  # seconds
 WARM_UP = 2  # steps that do not count: memory is new, threads start
 FEWEST = 3
 ENDING = 4.0  # seconds for intervals and the report, beside running the model
