@@ -33,7 +33,8 @@ def test_every_parameter_learns_once(muon, stem):
     assert found.keys() == dict(network.named_parameters()).keys()
     of_muon = {name for name, (kind, _) in found.items() if kind is Muon}
     matrices = {name for name, p in network.named_parameters() if name.startswith("blocks.") and p.dim() == 2}
-    assert of_muon == (matrices if muon else set())
+    kernels = {"stem.layers.3.weight"} if stem == "conv" else set()  # layers.0 reads the pixels
+    assert of_muon == (matrices | kernels if muon else set())
     if muon:
         assert {g["stacks"] for name, (_, g) in found.items() if "qkv.weight" in name} == {3}
 

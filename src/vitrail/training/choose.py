@@ -73,7 +73,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     """Augmentation and regularisation by how often an image is seen again: the more often, the more it must differ."""
     tuned = bool(settings.model.start)
     many, several = epochs >= 60, epochs >= 15
-    flips = "none" if turns_meaning(facts.labels) else "horizontal"
+    flips = "none" if facts.task == "regress" or turns_meaning(facts.labels) else "horizontal"
     train, augment = settings.train, settings.augment
     mixing = many and facts.task != "regress" and not tuned
     values: dict[str, Any] = {

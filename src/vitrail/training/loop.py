@@ -173,7 +173,7 @@ class Loop:
         return 0 < self.recipe.patience <= standing.since_best
 
     def _row(self) -> dict[str, Any]:
-        epoch = round(self.standing.step / self.plan.steps_per_epoch, 3)
+        epoch = round(self.standing.step * self.feed.order.batch / self.feed.order.count, 3)
         return {"step": self.standing.step, "epoch": epoch, "seconds": round(self.standing.seconds, 3)}
 
     def _tell(self, done: int, loss: float, pace: Speed, log: bool) -> None:

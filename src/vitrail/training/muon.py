@@ -1,4 +1,4 @@
-"""Muon: momentum whose update matrix is made orthogonal, for the weight matrices inside the blocks.
+"""Muon: momentum whose update matrix is made orthogonal, for the blocks' matrices and the stem's kernels.
 
 torch.optim.Muon orthogonalises one matrix at a time and always in bfloat16, which a CPU without bfloat16 arithmetic
 only emulates. This one takes matrices of one shape together and works in float32 there; the mathematics is the same.
@@ -44,8 +44,10 @@ class Muon(Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "stacks": 1})
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.dim() != 2:
-                    raise ValueError(f"Muon takes matrices, not a parameter of shape {tuple(parameter.shape)}")
+                if parameter.dim() not in (2, 4):
+                    raise ValueError(
+                        f"Muon takes matrices and kernels, not a parameter of shape {tuple(parameter.shape)}"
+                    )
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -63,10 +65,12 @@ class Muon(Optimizer):
             assert parameter.grad is not None
             momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
             momentum.lerp_(parameter.grad, 1 - group["momentum"])
-            updates += parameter.grad.lerp(momentum, group["momentum"]).chunk(group["stacks"])  # Nesterov's look ahead
+            ahead = parameter.grad.lerp(momentum, group["momentum"])  # Nesterov's
+            updates += ahead.flatten(1).chunk(group["stacks"])  # a kernel is a matrix: outputs x all that it reads
         orthogonal = orthogonalise(torch.stack(updates))
         rows, columns = orthogonal.shape[1:]
         scale = max(1.0, rows / columns) ** 0.5  # so that an update changes the output by as much whatever the shape
         whole = orthogonal.reshape(len(parameters), -1, columns)
         for parameter, update in zip(parameters, whole, strict=True):
-            parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * scale)
+            shaped = update.view(parameter.shape)
+            parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(shaped, alpha=-group["lr"] * scale)

@@ -36,11 +36,11 @@ def choose_trained(model: ViT, train_only: str) -> None:
 
 
 def optimizers(model: ViT, rates: Rates) -> list[Optimizer]:
-    """AdamW, and Muon for the matrices inside the blocks. A group knows its peak as "peak" and its share of it."""
+    """AdamW, and Muon for the matrices. A group knows its peak as "peak" and its share of it."""
     groups: dict[tuple[str, float, float, int], list[Tensor]] = defaultdict(list)
     for name, parameter in trained(model):
         decay = rates.weight_decay if parameter.dim() > 1 and not is_token(name) else 0.0
-        by_muon = rates.muon is not None and name.startswith("blocks.") and parameter.dim() == 2
+        by_muon = rates.muon is not None and is_matrix(name, parameter, model.config.channels)
         scale = layer_scale(name, model.config.depth, rates.layer_decay)
         stacks = 3 if by_muon and ".qkv." in name else 1
         groups["muon" if by_muon else "adamw", scale, decay, stacks].append(parameter)
@@ -63,6 +63,16 @@ def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def in_head(name: str) -> bool:
     return name.startswith(("head.", "distillation_head."))
+
+
+def is_matrix(name: str, parameter: Tensor, channels: int) -> bool:
+    """What Muon takes: the blocks' matrices and the stem's kernels, but for the one that reads pixels. LoRA's are slim
+    on purpose. Kernels too: after 60,000 images of CIFAR-10 the loss was 1.54 instead of 1.65 with AdamW for them."""
+    if is_low_rank(name):
+        return False
+    if name.startswith("stem.layers.") and parameter.dim() == 4:
+        return parameter.shape[1] != channels
+    return name.startswith("blocks.") and parameter.dim() == 2
 
 
 def is_token(name: str) -> bool:

@@ -22,9 +22,8 @@ from vitrail.training.progress import Progress
 from vitrail.training.settings import Data
 
 SAMPLE = 64  # digests of training images that the model file carries, so that `evaluate` knows them again
-HEADROOM = (
-    1.15  # pictures are stored so much larger than the model's input, where they are that large: crops stay sharp
-)
+HEADROOM = 1.15  # pictures are stored so much larger than the model's input, where they are that large
+LONGEST = 4  # times the model's input, for panoramas
 DULL = 0.01  # a standard deviation below this is taken for this: pictures of one colour
 NAMED = 3  # broken files that are named on the screen; the report names all
 
@@ -112,9 +111,10 @@ def _channels(mode: str) -> int:
 
 
 def stored_shape(prepared: Prepared, image_size: int, channels: int) -> Shape:
-    """At which size decoded pictures are kept: a little above the model's, and never above their own."""
-    wanted = round(image_size * HEADROOM)
-    height, width = (max(image_size, min(wanted, own)) for own in prepared.sizes)
+    """At which size decoded pictures are kept: the shorter side a little above the model's input, at the usual aspect
+    of the set, and never above their own size."""
+    scale = min(1.0, image_size * HEADROOM / min(prepared.sizes))
+    height, width = (max(1, min(round(own * scale), LONGEST * image_size)) for own in prepared.sizes)
     return Shape(height, width, channels)
 
 

@@ -191,7 +191,7 @@ class Session:
             fitting = steps_within(left, pace, keep_until)
             steps = int(self.processes.from_main(lambda: fitting))  # type: ignore[call-overload]
         else:
-            steps = max(1, round(self._epochs() * order.steps_per_epoch))
+            steps = max(1, round(self._epochs() * order.count / order.batch))
         epochs = steps * order.batch / order.count
         facts = self.prepared.facts(self.processes.device.type)
         self.settings, why = choose_recipe(self.settings, facts, epochs)
