@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.store import Decoding, Shape, cache_folder, keep_in_file, keep_in_memory, squashed
-from vitrail.errors import VitrailError
+from vitrail.data.store import Decoding, Shape, Whole, cache_folder, keep_in_file, keep_in_memory, open_store, squashed
 
 
 @pytest.fixture
@@ -78,10 +77,16 @@ def test_two_runs_that_start_at_once_share_the_file(paths, tmp_path):
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".npy", ".npy"]
 
 
-def test_a_file_that_breaks_meanwhile_is_named(paths):
+@pytest.mark.parametrize("cache", ["memory", "disk", "off"])
+def test_broken_files_are_known_and_the_others_move_up(paths, tmp_path, monkeypatch, cache):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    whole = open_store(paths, Shape(16, 16, 3), cache).take(np.array([0, 1, 3]))
     paths[2].write_bytes(paths[2].read_bytes()[:2000])
-    with pytest.raises(VitrailError, match=r"2\.png.*mend it or take it out"):
-        keep_in_memory(paths, Shape(16, 16, 3), workers=2)
+    for _ in range(2):  # the second time from the file
+        store = open_store(paths, Shape(16, 16, 3), cache)
+        assert list(store.broken) == [2] and "2.png is truncated" in str(store.broken[2])
+        pixels, sizes = Whole(store, 4).take(np.array([0, 1, 2]))
+        assert (pixels == whole[0]).all() and np.array_equal(sizes, whole[1])
 
 
 def test_the_cache_folder_can_be_set(monkeypatch, tmp_path):

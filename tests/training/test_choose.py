@@ -22,7 +22,7 @@ from vitrail.training.settings import Settings
 def facts(**changes):
     values = {
         "images": 40000, "height": 32, "width": 32, "grey": False, "channels": 3, "labels": ("cat", "dog"),
-        "task": "classify", "cores": 2, "device": "cpu",
+        "task": "classify", "cores": 2, "device": "cpu", "minutes": 0.0,
     }  # fmt: skip
     return Facts(**{**values, **changes})
 

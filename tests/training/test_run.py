@@ -183,7 +183,7 @@ def test_minutes_become_steps_once(tmp_path, pictures):
     settings = fast(train__epochs=0.0, train__minutes=0.1)
     finished = train(pictures, tmp_path / "run", settings=settings)
     kept = json.loads((tmp_path / "run" / "plan.json").read_text())
-    assert finished.plan.steps == kept["steps"] == finished.standing.step > 3
+    assert finished.plan.steps == kept["lengths"][-1]["steps"] == finished.standing.step > 3
 
 
 def test_tensorboard_files(tmp_path, pictures):

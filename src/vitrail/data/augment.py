@@ -6,7 +6,7 @@ All moves (crop, flip, turn, shear, shift) are one affine map, so an image is sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.data.randomness import uniform
 
-GREY = 0.5  # what lies outside of an image
+GREY = (0.5,)  # what lies outside of an image: a colour, or one value for all channels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,12 @@ def augment(
     seed: int,
     epoch: int,
     indices: np.ndarray,
+    fill: Sequence[float] = GREY,
 ) -> Tensor:
     """uint8 (B, H, W, C), each a whole picture squashed to one size -> float (B, C, *target) in 0..1.
 
     `sizes` (B, 2) are the pictures' own heights and widths, `fit` is the resize rule: crop keeps to the picture, pad
-    goes over its edges, squash ignores its aspect.
+    goes over its edges, squash ignores its aspect. `fill` is the colour beyond the edges.
     """
     images = pixels.permute(0, 3, 1, 2).float() / 255  # (B, C, H, W)
     draw = _draw(seed, epoch, indices, 10, "place")  # one column a decision
@@ -61,11 +62,12 @@ def augment(
             strength = strength.sign() * how.strength
         changes.append((op, strength))
         moves = moves @ move_maps(op, strength, target)
-    images = sample(images, moves[:, :2], target)
+    beyond = torch.tensor(fill).view(1, -1, 1, 1)
+    images = sample(images, moves[:, :2], target, beyond)
     for op, strength in changes:
         images = recolour(images, op, strength)
     if how.erase > 0:
-        images = erased(images, how.erase, draw[:, 6:])
+        images = erased(images, how.erase, draw[:, 6:], beyond)
     return images
 
 
@@ -123,10 +125,10 @@ def move_maps(op: Tensor, strength: Tensor, target: tuple[int, int]) -> Tensor:
     return maps
 
 
-def sample(images: Tensor, maps: Tensor, target: tuple[int, int]) -> Tensor:
-    """(B, C, H, W) -> (B, C, *target); what lies outside is grey."""
+def sample(images: Tensor, maps: Tensor, target: tuple[int, int], fill: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, C, *target); what lies outside has the colour `fill`, (1, C, 1, 1)."""
     grid = F.affine_grid(maps, [len(images), images.shape[1], *target], align_corners=False)
-    return F.grid_sample(images - GREY, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + GREY
+    return F.grid_sample(images - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + fill
 
 
 # ---- what a pixel becomes: (n, C, H, W) in 0..1 and a strength in -1..1 for each image
@@ -204,8 +206,8 @@ def recolour(images: Tensor, op: Tensor, strength: Tensor) -> Tensor:
     return images
 
 
-def erased(images: Tensor, probability: float, draw: Tensor) -> Tensor:
-    """A grey rectangle of 2 to 33 % of the area over some of the images."""
+def erased(images: Tensor, probability: float, draw: Tensor, fill: Tensor) -> Tensor:
+    """A rectangle of one colour over 2 to 33 % of the area of some of the images."""
     height, width = images.shape[2:]
     area = torch.where(draw[:, 0] < probability, 0.02 + 0.31 * draw[:, 0] / probability, 0.0)
     aspect = torch.exp((draw[:, 1] * 2 - 1) * math.log(3))
@@ -214,4 +216,4 @@ def erased(images: Tensor, probability: float, draw: Tensor) -> Tensor:
     x = (torch.arange(width) + 0.5)[None] / width
     rows = (y - draw[:, 2:3]).abs() < half_height[:, None]  # (B, H)
     columns = (x - draw[:, 3:4]).abs() < half_width[:, None]  # (B, W)
-    return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], GREY)
+    return torch.where((rows[:, :, None] & columns[:, None, :])[:, None], fill, images)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ class Feed:
     share: tuple[int, int] = (0, 1)  # this process, of how many: each has its part of every batch
     workers: int = 2
 
-    def batches(self, first: int, last: int) -> Iterator[Batch]:
+    def batches(self, first: int, last: int) -> Generator[Batch]:
         """The batches of the steps first to last - 1."""
         if self.workers == 0:
             for step in range(first, last):
@@ -85,7 +85,9 @@ class Feed:
     def _batch(self, step: int, drawn: Drawn, pictures: tuple[Tensor, NDArray[np.int64]]) -> Batch:
         pixels, sizes = pictures
         how, rule = self.preprocessing, self.preprocessing.resize
-        images = augment(pixels, sizes, how.size, rule, self.augmentation, self.seed, drawn.epoch, drawn.keys)
+        images = augment(
+            pixels, sizes, how.size, rule, self.augmentation, self.seed, drawn.epoch, drawn.keys, fill=how.mean
+        )
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (how.mean, how.std))
         images = images.sub_(mean).div_(std)
         images, mixed = mix(images, self.mixup, self.cutmix, self.seed, step, self.share)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 Progress = Callable[[int, int], None]  # done, of how many
 
-_BATCH = 16  # files for a thread at a time: handing over one by one costs more than hashing a small file
+_BATCH = 16  # files for a thread at a time, at most: handing over one by one costs more than hashing a small file
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -20,8 +20,10 @@ def in_threads(
 ) -> list[B]:
     """`work` on each of the things, in their order."""
     results: list[B] = []
-    batches = [things[start : start + _BATCH] for start in range(0, len(things), _BATCH)]
-    pool = ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1), thread_name_prefix="vitrail")
+    workers = workers or min(8, os.cpu_count() or 1)
+    size = max(1, min(_BATCH, len(things) // (2 * workers)))  # few things are shared out too
+    batches = [things[start : start + size] for start in range(0, len(things), size)]
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail")
     try:
         for done in pool.map(lambda batch: [work(thing) for thing in batch], batches):
             results += done

@@ -113,6 +113,10 @@ class ConvStem(nn.Module):
             channels = out
         self.layers = nn.Sequential(*layers)
         self.projection = nn.Linear(channels, config.width, bias=config.patch_bias)
+        self.frozen = False  # whether the statistics of its norms stay still while the rest is trained
+
+    def train(self, mode: bool = True) -> ConvStem:
+        return super().train(mode and not self.frozen)
 
     def forward(self, images: Tensor) -> Tensor:
         # channels last: what convolutions on a CPU are fast in (a training step with stem_blocks=2: 2.1 s -> 0.9 s)

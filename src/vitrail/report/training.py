@@ -34,6 +34,8 @@ def train(
     batch_size: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
+    layout: str | None = None,
+    task: str | None = None,
     settings: Settings | str | Path | None = None,
     resume: bool = False,
     shard: bool = False,
@@ -48,6 +50,8 @@ def train(
         "train.batch_size": batch_size,
         "train.lr": lr,
         "train.seed": seed,
+        "data.layout": layout,
+        "data.task": task,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     if resume and (given or settings is not None):

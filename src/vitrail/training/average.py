@@ -18,7 +18,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        share = max(1 / self.horizon, 1 / (step + 1))
+        share = min(1.0, max(1 / self.horizon, 1 / (step + 1)))
         for name, tensor in model.state_dict().items():
             kept = self.weights[name]
             if kept.is_floating_point():

@@ -10,30 +10,44 @@ from vitrail.data.augment import Augmentation
 from vitrail.data.feed import Feed
 from vitrail.data.order import Order
 from vitrail.data.store import Store
+from vitrail.model.patches import ConvStem
 from vitrail.model.vit import ViT
+from vitrail.tasks.task import Task
 from vitrail.training.choose import config_of
 from vitrail.training.lora import add_low_rank
 from vitrail.training.parameters import Rates, choose_trained
 from vitrail.training.settings import Settings
+from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
 
 
-def starting_point(settings: Settings, task: str, labels: list[str]) -> Checkpoint:
+def starting_point(settings: Settings, task: Task) -> Checkpoint:
     """The model that a run starts from: fresh, or loaded and fitted to these labels."""
-    model, train = settings.model, settings.train
+    model, train, labels = settings.model, settings.train, task.labels
     torch.manual_seed(train.seed)
     if model.start:
-        extra: dict[str, Any] = {"drop_path": max(train.drop_path, 0.0), "dropout": train.dropout}
-        checkpoint = load(model.start, labels=labels, channels=model.channels, image_size=model.image_size, **extra)
-        checkpoint.preprocessing = checkpoint.preprocessing.replace(resize=model.resize)
-        checkpoint.task = task
-        return checkpoint
+        return _loaded(settings, task)
     network = ViT(config_of(settings, len(labels)))
     rule = "crop" if model.resize == "auto" else model.resize
     preprocessing = Preprocessing(size=network.config.image_size, resize=rule)
-    return Checkpoint(network, preprocessing.for_channels(network.config.channels), task, labels)
+    return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(labels))
+
+
+def _loaded(settings: Settings, task: Task) -> Checkpoint:
+    model, train = settings.model, settings.train
+    extra: dict[str, Any] = {"drop_path": max(train.drop_path, 0.0), "dropout": train.dropout}
+    size = model.image_size or None  # its own, which need not be square
+    checkpoint = load(model.start, channels=model.channels, image_size=size, **extra)
+    if checkpoint.task == task.name == "regress" and checkpoint.labels == task.labels:
+        for head in (checkpoint.model.head, checkpoint.model.distillation_head):
+            if head is not None:
+                task.unfold(head.out)  # it answers in real units, and learns in standardised ones
+    checkpoint = adapt(checkpoint, labels=task.labels)
+    checkpoint.preprocessing = checkpoint.preprocessing.replace(resize=model.resize)
+    checkpoint.task = task.name
+    return checkpoint
 
 
 def fresh_model(start: Checkpoint, settings: Settings, device: torch.device) -> ViT:
@@ -44,6 +58,8 @@ def fresh_model(start: Checkpoint, settings: Settings, device: torch.device) -> 
     if settings.model.train_only == "lora":
         add_low_rank(model, settings.model.lora_rank)
     choose_trained(model, settings.model.train_only)
+    if isinstance(model.stem, ConvStem):
+        model.stem.frozen = settings.model.train_only != "all"
     model.checkpointing = settings.train.checkpointing
     return model.to(device).train()
 
@@ -61,7 +77,7 @@ def rates_of(settings: Settings) -> Rates:
 def feed_of(
     settings: Settings, store: Store, order: Order, preprocessing: Preprocessing, share: tuple[int, int]
 ) -> Feed:
-    """What is still to be chosen (it is while the pace is measured) costs nothing there."""
+    """What is still to be chosen, while the pace is measured, is taken to be the dearest."""
     train, augment = settings.train, settings.augment
     return Feed(
         store=store,
@@ -70,7 +86,7 @@ def feed_of(
         augmentation=Augmentation(
             crop=(augment.crop or 0.5, 1.0),
             flip="horizontal" if augment.flip == "auto" else augment.flip,
-            policy="none" if augment.policy == "auto" else augment.policy,
+            policy="trivial" if augment.policy == "auto" else augment.policy,
             changes=augment.changes,
             strength=augment.strength,
             erase=max(augment.erase, 0.0),

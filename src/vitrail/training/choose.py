@@ -18,6 +18,8 @@ from vitrail.training.settings import Settings
 
 SMALL = 64  # pixels: pictures up to here are used at their own size
 PHOTO = 128  # pixels a side at most, for larger ones: 8 x 8 patches of 16
+HOURS = 90.0  # minutes from which a larger model is worth its time
+MANY = 20_000  # images from which it has enough to learn from
 SIDES = ("left", "right")
 
 
@@ -34,6 +36,7 @@ class Facts:
     task: str
     cores: int
     device: str
+    minutes: float  # 0: not given
 
 
 def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]:
@@ -52,7 +55,7 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
         side = min(facts.height, facts.width)
         size = asked.image_size or size_for(side)
         patch = patch_for(size)
-        width, depth = (192, 6) if facts.device != "cpu" else (128, 4)
+        width, depth = width_and_depth(facts)
         values |= _shape(settings, patch, width, depth, width // 32, size)
         stem = _or(asked.stem, "conv")
         blocks = asked.stem_blocks if asked.stem_blocks >= 0 else 2 * (stem == "conv")
@@ -64,7 +67,9 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
         why = (
             f"model: width {model.width}, depth {model.depth}, {model.heads} heads, {model.stem} stem, "
             f"{model.patch_size} px patches at {model.image_size} px, for {facts.images:,} training images of about "
-            f"{facts.width} x {facts.height} px on {facts.cores} {facts.device} core{'s' * (facts.cores != 1)}"
+            f"{facts.width} x {facts.height} px in {len(facts.labels)} "
+            f"{'classes' if facts.task != 'regress' else 'numbers'} on {facts.cores} {facts.device} "
+            f"core{'s' * (facts.cores != 1)}{f', {facts.minutes:g} minutes' if facts.minutes else ''}"
         )
     return done, [why]
 
@@ -139,6 +144,13 @@ def config_of(settings: Settings, classes: int) -> ViTConfig:
         dropout=train.dropout,
         drop_path=max(train.drop_path, 0.0),
     )
+
+
+def width_and_depth(facts: Facts) -> tuple[int, int]:
+    """What can be trained well on so many images in that time: on a CPU 128 x 4 unless there are hours for it."""
+    if facts.device == "cpu":
+        return (192, 6) if facts.minutes >= HOURS and facts.images >= MANY else (128, 4)
+    return (384, 12) if facts.images >= MANY and not 0 < facts.minutes < HOURS else (192, 6)
 
 
 def size_for(side: int) -> int:

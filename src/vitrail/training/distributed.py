@@ -17,7 +17,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.vit import ViT
 
 CPU = torch.device("cpu")
-WAIT = timedelta(minutes=30)  # the slowest thing that others wait for: one process fills the cache of a large set
+WAIT = timedelta(minutes=30)  # the slowest thing that others wait for: decoding a large set
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ class SharedBatchNorm(nn.Module):
             return nn.functional.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
+        kind, x = x.dtype, x.float()  # statistics in half precision would be too coarse
         count = x.numel() / x.shape[1] * self.world
         mean = SummedOverProcesses.apply(x.sum(dim=(0, 2, 3))) / count
         centred = x - mean.view(1, -1, 1, 1)
@@ -143,4 +144,4 @@ class SharedBatchNorm(nn.Module):
             self.running_var.lerp_(variance * count / (count - 1), self.momentum)
             self.num_batches_tracked += 1
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return centred * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+        return (centred * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)).to(kind)

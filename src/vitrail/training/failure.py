@@ -12,7 +12,9 @@ OF_OTHERS = ("Connection", "gloo", "NCCL")  # what torch says when another proce
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        words in str(error) for words in ("can't allocate memory", "out of memory")
+    )
 
 
 def in_a_sentence(error: Exception, recipe: Recipe, kept: int, resume: str, processes: int) -> Exception:
@@ -20,10 +22,11 @@ def in_a_sentence(error: Exception, recipe: Recipe, kept: int, resume: str, proc
     text = str(error)
     where = f"; the state after step {kept:,} is saved" if kept else ""
     if is_out_of_memory(error):
-        return VitrailError(
-            f"memory ran out with {recipe.batch_size} images a step{where}: start again with a smaller --batch-size or "
-            f"with train.accumulate = {2 * recipe.accumulate}, which runs a step in parts"
-        )
+        parts = f"accumulate = {2 * recipe.accumulate}, which runs a step in parts"
+        what = f"memory ran out with {recipe.batch_size} images a step{where}"
+        if kept:
+            return VitrailError(f"{what}: set {parts}, in the run's settings.toml, then go on with: {resume}")
+        return VitrailError(f"{what}: start again with a smaller --batch-size or with train.{parts}")
     if isinstance(error, Diverged):
         return VitrailError(f"{text}{where}")
     if isinstance(error, VitrailError):

@@ -20,7 +20,7 @@ from vitrail.training.lora import merge_low_rank
 from vitrail.training.plan import Plan
 from vitrail.training.prepare import Prepared
 from vitrail.training.settings import Settings
-from vitrail.training.state import States, collect_tensors, restore_tensors
+from vitrail.training.state import Saved, States, collect_tensors, restore_tensors
 from vitrail.weights.checkpoint import Checkpoint
 
 
@@ -44,8 +44,8 @@ class Finished:
 
 def best_model(loop: Loop, states: States, start: Checkpoint, settings: Settings) -> ViT:
     """The best weights of the run in a plain model, whatever it was trained with."""
-    best = states.load_best()
-    tensors = best.tensors if best is not None else collect_tensors(loop.model, (), None)
+    best = loop.processes.from_main(states.load_best)  # which writes it: another might read it too early
+    tensors = best.tensors if isinstance(best, Saved) else collect_tensors(loop.model, (), None)
     model = fresh_model(start, settings, loop.processes.device)
     restore_tensors(tensors, model, (), None)
     merge_low_rank(model)

@@ -52,6 +52,8 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise VitrailError(f"another run is writing into {self.path}: choose another --out") from None
+            for left in self.states.glob(".*.part"):  # by a run that was killed while it wrote
+                left.unlink(missing_ok=True)
             yield
 
     def history(self) -> list[dict[str, Any]]:

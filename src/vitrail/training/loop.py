@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import signal
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,33 +72,47 @@ class Loop:
     measure: Callable[[], dict[str, float]]  # quick metrics on the held-out images
     save: Callable[[Standing], None]
     save_best: Callable[[Standing], None]
+    correct: Callable[[Plan], None]  # keep a plan that was set right
     standing: Standing
+    updating: bool = False  # between two states: what is in memory now is neither
 
     def run(self) -> None:
         """From where the run stands to the end of the plan. What is saved on an error is the last whole step."""
+        with watched_signals() as asked:
+            while self.standing.step < self.plan.steps and not self._is_out_of_patience():
+                self._until_the_plan_changes(asked)
+            _, stop = self.shared(torch.zeros(()), asked())
+            if stop:  # during the last measurement, which is saved
+                raise Stopped(stop)
+
+    def _until_the_plan_changes(self, asked: Callable[[], int]) -> None:
         pace = Speed()
         saved = time.monotonic()
         begun = time.monotonic() - self.standing.seconds
         log_every = max(1, self.plan.steps // LOG_STEPS)
-        with watched_signals() as asked:
-            for batch in self.feed.batches(self.standing.step, self.plan.steps):
+        with closing(self.feed.batches(self.standing.step, self.plan.steps)) as batches:
+            for batch in batches:
                 loss, stop = self.shared(self.step(batch), asked())
                 if not math.isfinite(loss):
                     raise self._diverged(f"the loss became {loss}")
+                self.updating = True
                 self.update(batch.step)
+                self.updating = False
                 self.standing.step = done = batch.step + 1
                 self.standing.seconds = time.monotonic() - begun  # waiting for data and measuring included
                 pace.add(time.perf_counter())
                 self._tell(done, loss, pace, done % log_every == 0 or done == self.plan.steps)
-                finished = self.plan.is_evaluated(done) and self._evaluated()
+                measured = self.plan.is_evaluated(done)
+                if measured:
+                    self._evaluate()
                 due = time.monotonic() - saved > 60 * self.recipe.save_minutes
-                if stop or finished or self.plan.is_evaluated(done) or self.together(due):
+                if stop or measured or self.together(due):
                     self.save(self.standing)
                     saved = time.monotonic()
                 if stop:
                     raise Stopped(stop)
-                if finished:
-                    break
+                if (measured and self._is_out_of_patience()) or self._corrected(pace):
+                    return
 
     def step(self, batch: Batch) -> Tensor:
         """Gradients of one batch, in `accumulate` parts; the loss as a tensor."""
@@ -133,7 +149,7 @@ class Loop:
         """Which patches this step sees, the same for the whole batch and on every process; None: all."""
         patches = self.model.config.patches
         count = max(1, round(self.recipe.keep_tokens * patches))
-        if step >= self.plan.full_from or count >= patches:
+        if step >= self.plan.at(step).full_from or count >= patches:
             return None
         chosen = np.random.default_rng(step_seed(self.recipe.seed, step)).permutation(patches)[:count]
         return torch.from_numpy(np.sort(chosen)).to(self.processes.device)
@@ -150,8 +166,24 @@ class Loop:
         if self.average is not None:
             self.average.update(self.model, step)
 
-    def _evaluated(self) -> bool:
-        """Measure, keep the best; True when patience has run out."""
+    def _corrected(self, pace: Speed) -> bool:
+        """Whether the plan was set right: then it goes on from here with another end."""
+        done, seconds, recipe = self.standing.step, self.standing.seconds, self.recipe
+        if not self.plan.seconds or not self.together(self.plan.correction_is_due(done, seconds)):
+            return False
+        keep_until = recipe.keep_until if recipe.keep_tokens < 1 else 0.0
+        mine = self.plan.corrected(done, seconds, 1 / pace.steps_per_second(), keep_until, recipe.warmup)
+        plan = self.processes.from_main(lambda: mine)
+        assert isinstance(plan, Plan)
+        self.plan = plan
+        self.correct(plan)
+        return True
+
+    def _is_out_of_patience(self) -> bool:
+        return 0 < self.recipe.patience <= self.standing.since_best
+
+    def _evaluate(self) -> None:
+        """Measure, and keep the best."""
         standing = self.standing
         with self.average.applied(self.model) if self.average is not None else nullcontext():
             try:
@@ -170,7 +202,6 @@ class Loop:
         self.progress.record({**self._row(), "validation": found, "best": better})
         shown = ", ".join(f"{name} {self.task.show(name, value)}" for name, value in found.items())
         self.progress.say(f"epoch {self._row()['epoch']:g}: {shown}{' (best)' if better else ''}")
-        return 0 < self.recipe.patience <= standing.since_best
 
     def _row(self) -> dict[str, Any]:
         epoch = round(self.standing.step * self.feed.order.batch / self.feed.order.count, 3)
@@ -179,7 +210,7 @@ class Loop:
     def _tell(self, done: int, loss: float, pace: Speed, log: bool) -> None:
         speed = pace.steps_per_second() * self.feed.order.batch
         if log:
-            rate = self.optimizers[0].param_groups[0]["lr"]
+            rate = self.plan.learning_rate(done - 1, self.recipe.lr)
             self.progress.record({**self._row(), "loss": loss, "lr": rate, "images_per_second": round(speed, 1)})
         left = (self.plan.steps - done) / max(pace.steps_per_second(), 1e-9)
         self.progress.step(done, self.plan.steps, loss, speed, left)
@@ -213,7 +244,8 @@ class Speed:
         self.times = [*self.times[-32:], now]
 
     def steps_per_second(self) -> float:
-        return (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-9)
+        """By the usual step: a measurement in between does not count."""
+        return 1 / max(statistics.median(b - a for a, b in pairwise(self.times)), 1e-9)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from itertools import count
 from vitrail.training.loop import Loop
 from vitrail.training.plan import Pace
 
-SHARE = 0.01  # of the time, for each kind of step
-LONGEST = 15.0  # seconds
+SHARE = 0.005  # of the time, for each kind of step
+LONGEST = 10.0  # seconds
 WARM_UP = 2  # steps that do not count: memory is new, threads start
 FEWEST = 3
 ENDING = 4.0  # seconds for intervals and the report, beside running the model
@@ -26,7 +26,7 @@ def measured_pace(loop: Loop, budget: float, evaluations: float) -> Pace:
         if not full and loop.recipe.keep_tokens >= 1:
             few = all_tokens
             continue
-        loop.plan = replace(whole, full_from=0 if full else 10**9)
+        loop.plan = replace(whole, lengths=(replace(whole.last, full_from=0 if full else 10**9),))
         batches = loop.feed.batches(0, 10**6)
 
         def step() -> None:
@@ -35,7 +35,7 @@ def measured_pace(loop: Loop, budget: float, evaluations: float) -> Pace:
             loop.update(batch.step)
 
         spent = timed(step, seconds, loop.together)
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
         few, all_tokens = (few, spent) if full else (spent, all_tokens)
     loop.measure()  # decodes what it needs
     evaluation = timed(loop.measure, 0.0, loop.together, warm_up=0, fewest=1)

@@ -1,4 +1,9 @@
-"""How long a run is: decided once, at its start, and kept with it. A resumed run is the same run."""
+"""How long a run is: decided at its start, and kept with it. A resumed run is the same run.
+
+Where minutes were given, the first measurement is rough (memory is new, caches are cold), so the length is set right a
+few times on the way. Each correction is written down before it is used: a run that is killed and resumed goes through
+the same ones at the same steps.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +17,82 @@ from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.training.schedule import learning_rate
 
-EVALUATIONS = 12  # during a run, and at least one an epoch where epochs are long
-RESERVE = 0.01  # of the time, for what was not measured
+EVALUATIONS = 12  # during a run
+CORRECTED_AT = (0.04, 0.2, 0.5)  # parts of the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How many steps, and what follows from it; valid from one step on."""
+
+    begins: int = 0
+    steps: int
+    warmup: int
+    full_from: int  # the first step that sees all tokens
+    evaluate_every: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Seconds for the parts of a run, as measured."""
+
+    few_tokens: float  # a step that keeps a part of the tokens
+    all_tokens: float
+    evaluation: float  # of the quick part of the held-out images
+    ending: float = 0.0  # the last, complete measure, and the report
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    steps: int
-    steps_per_epoch: int
-    warmup: int  # steps
-    full_from: int  # the first step that sees all tokens
-    evaluate_every: int
+    lengths: tuple[Length, ...]
     data: str  # fingerprint of the training images and their targets
     started: str  # when, and with which command: for the report
     command: str
+    seconds: float = 0.0  # for the loop, its evaluations included; 0: the length is not a matter of time
+    pace: Pace | None = None
     reasons: tuple[str, ...] = ()
 
+    @property
+    def last(self) -> Length:
+        return self.lengths[-1]
+
+    @property
+    def steps(self) -> int:
+        return self.last.steps
+
+    def at(self, step: int) -> Length:
+        """The length that was believed in when that step was made."""
+        return next(length for length in reversed(self.lengths) if length.begins <= step)
+
     def learning_rate(self, step: int, peak: float) -> float:
-        return learning_rate(step, self.steps, self.warmup, peak)
+        length = self.at(step)
+        return learning_rate(step, length.steps, length.warmup, peak)
 
     def is_evaluated(self, done: int) -> bool:
         """After so many steps. The end is always measured."""
-        return done == self.steps or done % self.evaluate_every == 0
+        return done == self.steps or done % self.at(done - 1).evaluate_every == 0
+
+    def correction_is_due(self, done: int, seconds: float) -> bool:
+        """Whether so many steps and seconds are enough to know the pace better."""
+        made = len(self.lengths) - 1
+        if not self.seconds or made >= len(CORRECTED_AT) or done < self.last.begins + 8 or done >= self.steps:
+            return False
+        return seconds >= CORRECTED_AT[made] * self.seconds
+
+    def corrected(self, done: int, seconds: float, step_seconds: float, keep_until: float, warmup: float) -> Plan:
+        """With the length that fills what is left of the time, when a step of now takes `step_seconds`."""
+        assert self.pace is not None
+        few = done < self.last.full_from
+        slower = step_seconds / (self.pace.few_tokens if few else self.pace.all_tokens)
+        pace = Pace(
+            few_tokens=slower * self.pace.few_tokens,
+            all_tokens=slower * self.pace.all_tokens,
+            evaluation=slower * self.pace.evaluation,
+            ending=self.pace.ending,
+        )
+        steps = steps_within(self.seconds - seconds, pace, keep_until, done)
+        length = length_of(steps, keep_until, warmup, begins=done)
+        return dataclasses.replace(self, lengths=(*self.lengths, length))
 
     def write(self, path: Path) -> None:
         with replacing(path) as temporary:
@@ -43,31 +102,31 @@ class Plan:
     def read(cls, path: Path) -> Plan:
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**values, "reasons": tuple(values["reasons"])})
+            lengths = tuple(Length(**length) for length in values["lengths"])
+            pace = None if values["pace"] is None else Pace(**values["pace"])
+            return cls(**{**values, "lengths": lengths, "pace": pace, "reasons": tuple(values["reasons"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise VitrailError(f"{path} cannot be read ({error}): start the run anew with another --out") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """What a short measurement at the start found, in seconds."""
-
-    few_tokens: float  # a step that keeps a part of the tokens
-    all_tokens: float
-    evaluation: float  # of the quick part of the held-out images
-    ending: float  # the last, complete measure, and the report
-
-
-def steps_within(seconds: float, pace: Pace, keep_until: float) -> int:
-    """How many steps fit, where the first `keep_until` of them are the faster ones."""
-    step = keep_until * pace.few_tokens + (1 - keep_until) * pace.all_tokens
-    left = seconds * (1 - RESERVE) - pace.ending - EVALUATIONS * pace.evaluation
-    return max(1, int(left / step))
+def length_of(steps: int, keep_until: float, warmup: float, begins: int = 0) -> Length:
+    """`keep_until`: part of the steps that see fewer tokens, `warmup`: part in which the learning rate rises."""
+    return Length(
+        begins=begins,
+        steps=steps,
+        warmup=round(warmup * steps),
+        full_from=round(keep_until * steps),
+        evaluate_every=max(1, -(-steps // EVALUATIONS)),
+    )
 
 
-def evaluation_interval(steps: int, steps_per_epoch: int) -> int:
-    """Whole epochs where there are many, else parts of the run."""
-    interval = max(1, round(steps / EVALUATIONS))
-    if interval > steps_per_epoch:
-        return round(interval / steps_per_epoch) * steps_per_epoch
-    return interval
+def steps_within(seconds: float, pace: Pace, keep_until: float, done: int = 0) -> int:
+    """How many steps a run has in all, when after `done` of them so many seconds are left, and the first `keep_until`
+    of all are the faster ones."""
+    left = max(0.0, seconds - EVALUATIONS * pace.evaluation * (1 - 0.5 * (done > 0)))
+    # few (keep_until S - done) + all (1 - keep_until) S = left, where all of the fast ones may be done already
+    mean = keep_until * pace.few_tokens + (1 - keep_until) * pace.all_tokens
+    steps = (left + done * pace.few_tokens) / mean
+    if steps * keep_until < done:
+        steps = done + left / pace.all_tokens
+    return max(done + 1, int(steps))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -12,10 +14,11 @@ import torch
 
 from vitrail.data.check import CheckReport, check
 from vitrail.data.collection import Collection, Item
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, by_weight, single
 from vitrail.data.layouts import collect
 from vitrail.data.names import counted, shown
 from vitrail.data.store import Shape, Store
+from vitrail.data.unreadable import UnreadableImage
 from vitrail.errors import VitrailError
 from vitrail.training.choose import Facts
 from vitrail.training.progress import Progress
@@ -25,6 +28,7 @@ SAMPLE = 64  # digests of training images that the model file carries, so that `
 HEADROOM = 1.15  # pictures are stored so much larger than the model's input, where they are that large
 LONGEST = 4  # times the model's input, for panoramas
 DULL = 0.01  # a standard deviation below this is taken for this: pictures of one colour
+GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F")  # of Pillow's modes
 NAMED = 3  # broken files that are named on the screen; the report names all
 
 
@@ -44,7 +48,23 @@ class Prepared:
     def train(self) -> tuple[Item, ...]:
         return self.collection.part("train")
 
-    def facts(self, device: str) -> Facts:
+    def without(self, broken: Mapping[Path, UnreadableImage]) -> Prepared:
+        """The rest, when decoding showed that some are broken after all."""
+        if not broken:
+            return self
+        kept = tuple(item for item in self.collection.items if item.path not in broken)
+        title = f"{counted(len(broken), 'file')} turned out to be broken"
+        found = Finding(
+            "broken", "warning", title, "mend or replace them: they were left out", len(broken), single(broken)
+        )
+        return replace(
+            self,
+            collection=self.collection.replace(items=kept).trainable(),
+            findings=by_weight([*self.findings, found]),
+            fingerprint=hashlib.sha256(f"{self.fingerprint} {sorted(map(str, broken))}".encode()).hexdigest()[:32],
+        )
+
+    def facts(self, device: str, minutes: float) -> Facts:
         return Facts(
             images=len(self.train),
             height=self.sizes[0],
@@ -55,6 +75,7 @@ class Prepared:
             task=self.collection.task,
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             device=device,
+            minutes=minutes,
         )
 
 
@@ -99,7 +120,7 @@ def _prepared(report: CheckReport, usable: Collection, automatic: bool) -> Prepa
         sample=sorted({digests[item.path] for item in usable.part("train")})[:SAMPLE],
         automatic=automatic,
         sizes=(round(median(facts.height for facts in known)), round(median(facts.width for facts in known))),
-        grey=all(facts.mode in ("1", "L", "LA", "I;16", "I") for facts in known),
+        grey=all(facts.mode in GREY or facts.mode.endswith(" x 1") for facts in known),
         channels=min(extra) if extra else 3,
     )
 
@@ -110,18 +131,22 @@ def _channels(mode: str) -> int:
     return int(count) if cross and count.isdigit() else 3
 
 
-def stored_shape(prepared: Prepared, image_size: int, channels: int) -> Shape:
+def stored_shape(prepared: Prepared, size: tuple[int, int], channels: int) -> Shape:
     """At which size decoded pictures are kept: the shorter side a little above the model's input, at the usual aspect
     of the set, and never above their own size."""
-    scale = min(1.0, image_size * HEADROOM / min(prepared.sizes))
-    height, width = (max(1, min(round(own * scale), LONGEST * image_size)) for own in prepared.sizes)
+    scale = min(1.0, max(HEADROOM * side / own for side, own in zip(size, prepared.sizes, strict=True)))
+    height, width = (max(1, min(round(own * scale), LONGEST * max(size))) for own in prepared.sizes)
     return Shape(height, width, channels)
 
 
 def colours(store: Store, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel over some training pictures, in 0..1."""
     places = np.unique(np.linspace(0, count - 1, min(count, 500)).astype(np.int64))
-    parts = [store.take(places[start : start + 100])[0].flatten(0, 2) for start in range(0, len(places), 100)]
-    pixels = torch.cat(parts).double() / 255  # (pixels, channels)
-    mean, std = pixels.mean(0).tolist(), pixels.std(0).clamp(min=DULL).tolist()
+    total = squares = torch.zeros((), dtype=torch.float64)
+    seen = 0
+    for start in range(0, len(places), 50):
+        pixels = store.take(places[start : start + 50])[0].flatten(0, 2).double() / 255  # (pixels, channels)
+        total, squares, seen = total + pixels.sum(0), squares + pixels.square().sum(0), seen + len(pixels)
+    mean = (total / seen).tolist()
+    std = (squares / seen - (total / seen) ** 2).clamp(min=DULL**2).sqrt().tolist()
     return tuple(round(value, 4) for value in mean), tuple(round(value, 4) for value in std)

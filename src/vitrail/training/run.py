@@ -7,11 +7,11 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ from torch import Tensor
 from vitrail.data.names import shown
 from vitrail.data.order import Order
 from vitrail.data.randomness import permutation
-from vitrail.data.store import Store, open_store
+from vitrail.data.store import Store, Whole, open_store
+from vitrail.data.unreadable import UnreadableImage
 from vitrail.errors import VitrailError
 from vitrail.model.precision import autocast
 from vitrail.tasks.task import Task, task_for
@@ -30,15 +31,15 @@ from vitrail.training.distributed import Processes, distribute, end_processes, s
 from vitrail.training.failure import in_a_sentence, is_out_of_memory
 from vitrail.training.finish import Finished, best_model, provenance
 from vitrail.training.folder import RunFolder
-from vitrail.training.loop import Loop, Standing, Stopped
+from vitrail.training.loop import Diverged, Loop, Standing, Stopped
 from vitrail.training.memory import keep_freed_memory
 from vitrail.training.pace import measured_pace
 from vitrail.training.parameters import optimizers
-from vitrail.training.plan import Plan, evaluation_interval, steps_within
-from vitrail.training.prepare import Prepared, colours, prepare_data, stored_shape
+from vitrail.training.plan import Length, Plan, length_of, steps_within
+from vitrail.training.prepare import NAMED, Prepared, colours, prepare_data, stored_shape
 from vitrail.training.progress import Progress, standard
 from vitrail.training.settings import Settings
-from vitrail.training.state import States, collect_tensors, restore_tensors
+from vitrail.training.state import Saved, States, collect_tensors, restore_tensors
 from vitrail.training.validate import Pictures, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
@@ -92,17 +93,26 @@ class Session:
         prepared = self.processes.from_main(prepare)
         assert isinstance(prepared, Prepared)
         self.prepared = prepared
+        try:
+            loop = self._ready(resume)
+        except (MemoryError, RuntimeError) as error:
+            raise self._in_a_sentence(error, 0) from None
+        self._train(loop)
+        try:
+            return self._finish(loop)
+        except (MemoryError, RuntimeError) as error:
+            raise self._in_a_sentence(error, max(self.states.steps(), default=0)) from None
+
+    def _ready(self, resume: bool) -> Loop:
+        """All that comes before the first step of a session."""
         self.task = self._task()
         if not resume:
             self._choose_model()
-        self.checkpoint = self._start()
-        self.store = self._store()
-        if not self.settings.model.start:
-            mean, std = colours(self.store, len(prepared.train))
-            self.checkpoint.preprocessing = self.checkpoint.preprocessing.replace(mean=mean, std=std)
-        self.pictures = self._pictures("val")
+        self._check_processes()
+        self.checkpoint = starting_point(self.settings, self.task)
+        self._decode()
         self.plan = Plan.read(self.folder.plan) if resume else self._plan()
-        if self.plan.data != prepared.fingerprint:
+        if self.plan.data != self.prepared.fingerprint:
             raise VitrailError(
                 f"the images of {shown(self.data)} changed since the run in {self.folder.path} began: a resumed run is "
                 "the same run, so put them back, or start a new one with another --out"
@@ -110,8 +120,7 @@ class Session:
         loop = self._loop(self.plan)
         if resume:
             self._restore(loop)
-        self._train(loop)
-        return self._finish(loop)
+        return loop
 
     # ---- before the first step
 
@@ -126,7 +135,7 @@ class Session:
 
     def _choose_model(self) -> None:
         settings, device = self.settings, self.processes.device.type
-        facts = self.prepared.facts(device)
+        facts = self.prepared.facts(device, settings.train.minutes)
         if settings.model.start:
             settings = self._fitted_to(settings, load(settings.model.start))
             self.reasons = [f"model: {settings.model.start}, fine-tuned ({settings.model.train_only})"]
@@ -138,15 +147,6 @@ class Session:
             settings, self.reasons = choose_model(settings, facts)
         batch = min(settings.train.batch_size, len(self.prepared.train))
         settings = settings.with_values({"train.batch_size": batch})
-        if batch % self.processes.world:
-            raise VitrailError(
-                f"the batch of {batch} images cannot be shared among {self.processes.world} processes: "
-                f"set --batch-size to a multiple of {2 * self.processes.world}"
-            )
-        if self.shard and settings.train.optimizer == "muon":
-            raise VitrailError("Muon needs whole matrices: with --shard set train.optimizer to adamw")
-        if self.shard and self.processes.world == 1:
-            raise VitrailError("--shard cuts a model up among several processes: start it under torchrun")
         asked = settings.train.lr
         self.settings = choose_optimizer(settings, self.shard)
         train = self.settings.train
@@ -154,26 +154,62 @@ class Session:
         if asked and not usual / 10 < asked < usual * 10:
             self.progress.say(f"  warning: the learning rate {asked:g} is more than 10 times off the usual {usual:.2g}")
 
+    def _check_processes(self) -> None:
+        """Whether a step can be shared among them."""
+        train, world = self.settings.train, self.processes.world
+        if self.shard and train.optimizer == "muon":
+            raise VitrailError("Muon needs whole matrices: with --shard set train.optimizer to adamw")
+        if self.shard and world == 1:
+            raise VitrailError("--shard cuts a model up among several processes: start it under torchrun")
+        if world > 1 and train.batch_size % (2 * world):
+            raise VitrailError(
+                f"the batch of {train.batch_size} images cannot be shared among {world} processes: "
+                f"it must be a multiple of {2 * world}, so set --batch-size"
+            )
+
     def _fitted_to(self, settings: Settings, start: Checkpoint) -> Settings:
         """What a model that is fine-tuned has already decided."""
-        config, asked = start.config, settings.model
-        own = {
-            "model.image_size": asked.image_size or start.preprocessing.size[0],
-            "model.channels": asked.channels or config.channels,
-            "model.resize": start.preprocessing.resize if asked.resize == "auto" else asked.resize,
-            "train.batch_size": settings.train.batch_size or min(32, len(self.prepared.train)),
-        }
-        return settings.with_values(own)
+        asked = settings.model
+        fixed = {"model": "auto", "width": 0, "depth": 0, "heads": 0, "patch_size": 0, "stem": "auto", "pool": "auto"}
+        for name, unset in fixed.items():
+            if getattr(asked, name) != unset:
+                raise VitrailError(f"model.{name} is that of the model in --from, so leave it out")
+        return settings.with_values(
+            {
+                "model.channels": asked.channels or start.config.channels,
+                "model.resize": start.preprocessing.resize if asked.resize == "auto" else asked.resize,
+                "train.batch_size": settings.train.batch_size or min(32, len(self.prepared.train)),
+            }
+        )
 
-    def _start(self) -> Checkpoint:
-        return starting_point(self.settings, self.task.name, list(self.prepared.collection.labels))
-
-    def _store(self) -> Store:
-        how = self.settings.data
-        shape = stored_shape(self.prepared, self.checkpoint.preprocessing.size[0], self.checkpoint.config.channels)
+    def _decode(self) -> None:
+        """Every picture is decoded once before the run begins: what is broken is named and left out from the start."""
+        how, config = self.settings.data, self.checkpoint.config
+        shape = stored_shape(self.prepared, self.checkpoint.preprocessing.size, config.channels)
         paths = [item.path for item in self.prepared.train]
         count = self.progress.counter("decoding images")
-        return open_store(paths, shape, how.cache, how.cache_gigabytes, how.workers, count)
+        store = open_store(paths, shape, how.cache, how.cache_gigabytes / self.processes.world, how.workers, count)
+        self.store: Store = Whole(store, len(paths)) if store.broken else store
+        if not self.settings.model.start:
+            mean, std = colours(self.store, len(paths) - len(store.broken))
+            self.checkpoint.preprocessing = self.checkpoint.preprocessing.replace(mean=mean, std=std)
+        self.pictures, self.test_pictures = self._pictures("val"), self._pictures("test")
+        broken = {paths[place]: error for place, error in store.broken.items()}
+        for pictures in (self.pictures, self.test_pictures):
+            broken |= {pictures.paths[place]: error for place, error in pictures.look().items()}
+        if broken:
+            self._leave_out(broken)
+
+    def _leave_out(self, broken: dict[Path, UnreadableImage]) -> None:
+        for error in list(broken.values())[:NAMED]:
+            self.progress.say(f"  warning: {error}; left out")
+        if len(broken) > NAMED:
+            self.progress.say(f"  warning: {len(broken) - NAMED} more broken files are left out; the report names them")
+        self.prepared = self.prepared.without(broken)
+        self.task = self._task()
+        batch = min(self.settings.train.batch_size, len(self.prepared.train))
+        self.settings = self.settings.with_values({"train.batch_size": batch})
+        self.pictures, self.test_pictures = self._pictures("val"), self._pictures("test")
 
     def _pictures(self, part: str) -> Pictures:
         paths = [item.path for item in self.prepared.collection.part(part)]
@@ -181,35 +217,46 @@ class Session:
 
     def _plan(self) -> Plan:
         """How many steps, and with them the rest of the recipe. Both are kept in the run from here on."""
-        train = self.settings.train
-        order = self._order()
+        train, order = self.settings.train, self._order()
+        keep_until = train.keep_until if train.keep_tokens < 1 else 0.0
+        plan = self._trial()
         if train.minutes:
-            ending = (len(self.pictures) + len(self.prepared.collection.part("test"))) / len(self._quick())
-            pace = measured_pace(self._loop(self._trial()), 60 * train.minutes, ending)
-            left = 60 * train.minutes - (time.monotonic() - self.begun)
-            keep_until = train.keep_until if train.keep_tokens < 1 else 0.0
-            fitting = steps_within(left, pace, keep_until)
-            steps = int(self.processes.from_main(lambda: fitting))  # type: ignore[call-overload]
+            plan = self._within_minutes(plan, keep_until)
         else:
             steps = max(1, round(self._epochs() * order.count / order.batch))
-        epochs = steps * order.batch / order.count
-        facts = self.prepared.facts(self.processes.device.type)
-        self.settings, why = choose_recipe(self.settings, facts, epochs)
-        self.checkpoint = replace(self._start(), preprocessing=self.checkpoint.preprocessing)  # with its drop path
-        plan = replace(
-            self._trial(),
-            steps=steps,
-            warmup=round(self.settings.train.warmup * steps),
-            full_from=round(train.keep_until * steps) if train.keep_tokens < 1 else 0,
-            evaluate_every=evaluation_interval(steps, order.steps_per_epoch),
-            reasons=(*self.reasons, *why),
-        )
+            self._try_all_tokens(plan)
+            plan = replace(plan, lengths=(length_of(steps, keep_until, train.warmup),))
+        facts = self.prepared.facts(self.processes.device.type, train.minutes)
+        self.settings, why = choose_recipe(self.settings, facts, plan.steps * order.batch / order.count)
+        start = starting_point(self.settings, self.task)  # now with its drop path
+        self.checkpoint = replace(start, preprocessing=self.checkpoint.preprocessing)
+        plan = replace(plan, reasons=(*self.reasons, *why))
         for line in plan.reasons:
             self.progress.say(line)
         if self.processes.is_main:
             self.settings.write(self.folder.settings)
             plan.write(self.folder.plan)
         return plan
+
+    def _within_minutes(self, plan: Plan, keep_until: float) -> Plan:
+        train = self.settings.train
+        ending = (len(self.pictures) + len(self.test_pictures)) / len(self._quick())
+        pace = measured_pace(self._loop(plan), 60 * train.minutes, ending)
+        left = 60 * train.minutes - (time.monotonic() - self.begun) - pace.ending
+        if left < pace.all_tokens:
+            self.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
+        steps = steps_within(left, pace, keep_until)
+        made = replace(plan, seconds=max(left, 1.0), pace=pace, lengths=(length_of(steps, keep_until, train.warmup),))
+        told = self.processes.from_main(lambda: made)
+        assert isinstance(told, Plan)
+        return told
+
+    def _try_all_tokens(self, plan: Plan) -> None:
+        """One step as the last ones will be: memory that does not suffice shows now, not after most of the run."""
+        if self.settings.train.keep_tokens < 1:
+            loop = self._loop(plan)
+            with closing(loop.feed.batches(0, 1)) as batches:
+                loop.step(next(batches))
 
     def _epochs(self) -> float:
         if self.settings.train.epochs:
@@ -219,13 +266,9 @@ class Session:
         return float(min(300, max(20, round(VIEWS / len(self.prepared.train)))))
 
     def _trial(self) -> Plan:
-        """A plan before its length is known."""
+        """A plan before its length is known: endless, with all tokens."""
         return Plan(
-            steps=10**9,
-            steps_per_epoch=self._order().steps_per_epoch,
-            warmup=0,
-            full_from=0,
-            evaluate_every=10**9,
+            lengths=(Length(steps=10**9, warmup=0, full_from=0, evaluate_every=10**9),),
             data=self.prepared.fingerprint,
             started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
             command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -248,7 +291,7 @@ class Session:
             model=model,
             network=network,
             optimizers=optimizers(model, rates_of(self.settings)),
-            average=Average(model, train.average * plan.steps) if train.average else None,
+            average=Average(model, train.average * plan.lengths[0].steps) if train.average else None,
             task=self.task,
             targets=self.targets,
             feed=feed,
@@ -260,6 +303,7 @@ class Session:
             measure=lambda: self._measured(network),
             save=lambda standing: self._save(loop, standing),
             save_best=lambda standing: self._save_best(loop, standing),
+            correct=self._correct,
             standing=Standing(),
         )
         return loop
@@ -294,8 +338,13 @@ class Session:
         if self.processes.is_main:
             self.states.save_best(tensors, vars(standing))
 
+    def _correct(self, plan: Plan) -> None:
+        self.plan = plan
+        if self.processes.is_main:
+            plan.write(self.folder.plan)
+
     def _restore(self, loop: Loop) -> None:
-        saved, notes = self.states.load_last()
+        saved, notes = cast("tuple[Saved | None, list[str]]", self.processes.from_main(self.states.load_last))
         for note in notes:
             self.progress.say(f"  warning: {note}")
         if saved is not None:
@@ -323,19 +372,24 @@ class Session:
             )
             raise stopped
         except (VitrailError, MemoryError, RuntimeError) as error:
-            raise self._in_a_sentence(error, loop) from None
+            raise self._in_a_sentence(error, self._saved_at_the_end(error, loop)) from None
 
     def resume_command(self) -> str:
-        return shlex.join(["vitrail", "train", str(self.data), "--out", str(self.folder.path), "--resume"])
+        start = ["vitrail", "train", self.data, "--out", str(self.folder.path), "--resume"]
+        if self.processes.world > 1:
+            start = ["torchrun", "--nproc-per-node", str(self.processes.world), "--no-python", *start]
+        return shlex.join([*start, "--shard"] if self.shard else start)
 
-    def _in_a_sentence(self, error: Exception, loop: Loop) -> Exception:
-        """The last whole step is saved first, where one process can do it."""
-        kept = max(self.states.steps(), default=0)
+    def _saved_at_the_end(self, error: Exception, loop: Loop) -> int:
+        """The step of the newest state. The last whole step is saved, where one process can do it and it is good."""
         known = isinstance(error, VitrailError) or is_out_of_memory(error)
-        if known and loop.standing.step > kept and self.processes.world == 1:
+        good = known and not loop.updating and not isinstance(error, Diverged)
+        if good and loop.standing.step > max(self.states.steps(), default=0) and self.processes.world == 1:
             with suppress(VitrailError):  # the disk is full, perhaps: the state before this one is still there
                 self._save(loop, loop.standing)
-        kept = max(self.states.steps(), default=0)
+        return max(self.states.steps(), default=0)
+
+    def _in_a_sentence(self, error: Exception, kept: int) -> Exception:
         return in_a_sentence(error, self.settings.train, kept, self.resume_command(), self.processes.world)
 
     # ---- after the last step
@@ -347,8 +401,7 @@ class Session:
         self.task.calibrate(outputs, self._targets("val"))
         part = "test" if self.prepared.collection.part("test") else "val"
         if part == "test":
-            pictures = self._pictures("test")
-            outputs = outputs_of(model, pictures, range(len(pictures)), self.processes)
+            outputs = outputs_of(model, self.test_pictures, range(len(self.test_pictures)), self.processes)
         results = self.task.evaluate(self.task.meant(outputs), self._targets(part), seed=self.settings.train.seed)
         for head in (model.head, model.distillation_head):
             if head is not None:

@@ -183,9 +183,13 @@ class Settings:
             for item in dataclasses.fields(kind):
                 choices = item.metadata["choices"]
                 lines.append(f"# {item.metadata['doc']}" + (f" ({', '.join(choices)})" if choices else ""))
-                lines.append(f"{item.name} = {json.dumps(getattr(getattr(self, name), item.name), ensure_ascii=False)}")
+                lines.append(f"{item.name} = {_as_toml(getattr(getattr(self, name), item.name))}")
             lines.append("")
         return "\n".join(lines)
+
+
+def _as_toml(value: Any) -> str:
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)  # JSON has no inf
 
 
 def _check(section: str, kind: type, values: Any) -> None:

@@ -85,8 +85,12 @@ class States:
         write_state(self.folder / BEST, tensors, facts)
 
     def load_best(self) -> Saved | None:
+        """None where there is none, or it is damaged: the last state then has to do."""
         path = self.folder / BEST
-        return read_state(path) if path.exists() else None
+        try:
+            return read_state(path) if path.exists() else None
+        except VitrailError:
+            return None
 
 
 def collect_tensors(model: nn.Module, optimizers: Sequence[Optimizer], average: Average | None) -> dict[str, Tensor]:

@@ -44,10 +44,29 @@ class Pictures:
         pixels = [self._kept[place] if place in self._kept else read[place] for place in places]
         return normalise(torch.from_numpy(np.stack(pixels)), self.preprocessing)
 
-    def _read(self, place: int) -> NDArray[np.uint8]:
+    def look(self) -> dict[int, UnreadableImage]:
+        """Decode everything once, keeping what fits: what is broken is known before a long run begins."""
+        broken: dict[int, UnreadableImage] = {}
+
+        def tried(place: int) -> None:
+            try:
+                pixels = self._prepared(place)
+            except UnreadableImage as error:
+                broken[place] = error
+            else:
+                if self.fits:
+                    self._kept[place] = pixels
+
+        in_threads(tried, range(len(self.paths)), self.workers)
+        return dict(sorted(broken.items()))
+
+    def _prepared(self, place: int) -> NDArray[np.uint8]:
         how = self.preprocessing
+        return prepare(read_image(self.paths[place], how.channels, target=before_crop(how)), how)
+
+    def _read(self, place: int) -> NDArray[np.uint8]:
         try:
-            return prepare(read_image(self.paths[place], how.channels, target=before_crop(how)), how)
+            return self._prepared(place)
         except UnreadableImage as error:
             raise VitrailError(f"{error}: it was readable when the run began; mend it or take it out") from None
 
@@ -60,10 +79,11 @@ def outputs_of(model: nn.Module, pictures: Pictures, places: Sequence[int], proc
     was_training = model.training
     model.eval()
     found: list[Tensor] = []
-    for start in range(0, len(mine), BATCH):
-        images = pictures.take(mine[start : start + BATCH]).to(processes.device)
+    for start in range(0, len(shares[0]), BATCH):  # of the longest share: every process must run equally often
+        here = mine[start : start + BATCH]
+        images = pictures.take(here or [int(places[0])]).to(processes.device)
         with autocast(processes.device):
-            found.append(model(images).float().cpu())
+            outputs = model(images).float().cpu()
+        found.append(outputs if here else outputs[:0])
     model.train(was_training)
-    width = found[0].shape[1] if found else 0
-    return processes.gather(torch.cat(found) if found else torch.zeros(0, width))
+    return processes.gather(torch.cat(found))
