@@ -126,3 +126,11 @@ def test_about_as_many_are_erased_as_asked_and_never_more_than_a_third():
 def test_other_numbers_of_channels_work():
     for channels in (1, 5):
         assert run(pictures(3, channels=channels), Augmentation()).shape == (3, channels, 16, 16)
+
+
+def test_padding_has_the_colour_that_the_model_pads_with():
+    pixels = torch.full((1, 16, 16, 3), 255, dtype=torch.uint8)
+    fill = (0.1, 0.4, 0.8)
+    sizes, indices = np.array([[100, 50]]), np.array([0])
+    padded = augment(pixels, sizes, (16, 16), "pad", STILL, seed=0, epoch=0, indices=indices, fill=fill)
+    torch.testing.assert_close(padded[0, :, :, 0], torch.tensor(fill)[:, None].expand(3, 16))

@@ -1,7 +1,7 @@
 """What auto chooses: always a network that can be built, with reasons in words."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.model.vit import ViT
@@ -15,6 +15,7 @@ from vitrail.training.choose import (
     size_for,
     turns_meaning,
     usual_rate,
+    width_and_depth,
 )  # fmt: skip
 from vitrail.training.settings import Settings
 
@@ -27,18 +28,19 @@ def facts(**changes):
     return Facts(**{**values, **changes})
 
 
+@settings(deadline=None)  # the first example imports
 @given(
     images=st.integers(2, 10**6), height=st.integers(1, 5000), width=st.integers(1, 5000), grey=st.booleans(),
     channels=st.sampled_from([3, 4, 5, 13]), device=st.sampled_from(["cpu", "cuda"]),
 )  # fmt: skip
 def test_any_data_gets_a_network_with_small_patches_and_wide_heads(images, height, width, grey, channels, device):
     seen = facts(images=images, height=height, width=width, grey=grey, channels=channels, device=device)
-    settings, why = choose_model(Settings(), seen)
-    config = config_of(settings, 2)
+    chosen, why = choose_model(Settings(), seen)
+    config = config_of(chosen, 2)
     assert config.head_dim >= 32 and config.stem == "conv"
     assert 7 <= config.grid[0] <= 64 and config.grid[0] == config.grid[1]
     assert config.channels == (1 if grey else channels)
-    assert 2 <= settings.train.batch_size <= max(2, images)
+    assert 2 <= chosen.train.batch_size <= max(2, images)
     assert len(why) == 1 and f"{images:,} training images" in why[0]
 
 
@@ -101,3 +103,14 @@ def test_optimizer_and_rate():
 def test_patches():
     assert [patch_for(size) for size in (8, 28, 32, 64, 128, 224, 12)] == [1, 4, 4, 8, 16, 32, 1]
     assert [size_for(side) for side in (3, 8, 28, 30, 64, 65, 100, 128, 480)] == [8, 8, 28, 28, 64, 64, 96, 128, 128]
+
+
+def test_size_follows_time_number_and_machine():
+    assert width_and_depth(facts(minutes=30.0)) == width_and_depth(facts(images=500, minutes=600.0)) == (128, 4)
+    assert width_and_depth(facts(minutes=600.0)) == width_and_depth(facts(device="cuda", images=3000)) == (192, 6)
+    assert width_and_depth(facts(device="cuda")) == (384, 12)
+    assert width_and_depth(facts(device="cuda", minutes=10.0)) == (192, 6)
+
+
+def test_numbers_are_not_mirrored():
+    assert choose_recipe(Settings(), facts(task="regress", labels=("steering",)), 10)[0].augment.flip == "none"

@@ -12,7 +12,7 @@ from vitrail.training.settings import Recipe
 @pytest.mark.parametrize(
     ("error", "kept", "processes", "says"),
     [
-        (MemoryError(), 7, 1, "memory ran out with 64 images a step; the state after step 7 is saved: set accumulate = 4"),
+        (MemoryError(), 7, 1, "with 64 images a step; the state after step 7 is saved: set accumulate = 4"),
         (torch.OutOfMemoryError("CUDA"), 0, 1, "memory ran out with 64 images a step: start again"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 0, 1, "train.accumulate = 4"),
         (Diverged("the loss became nan"), 2, 1, "the loss became nan; the state after step 2 is saved"),

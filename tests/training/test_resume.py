@@ -124,6 +124,15 @@ def test_two_processes_learn_what_one_does(tmp_path, pictures, tiny):
         torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("held", [1, 257], ids=["fewer than processes", "uneven batches"])
+def test_any_number_of_held_out_images_is_shared_among_two(tmp_path, tiny, held):
+    write_pictures(tmp_path / "data" / "train", 8)
+    write_pictures(tmp_path / "data" / "val", held, classes=("cat",), side=4)
+    done = vitrail("train", tmp_path / "data", "--out", tmp_path / "run", "--settings", tiny(), processes=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"on {held} validation image" in done.stdout
+
+
 @pytest.mark.parametrize("shard", [False, True], ids=["replicated", "sharded"])
 def test_a_killed_process_of_two_and_resume_is_bit_equal(tmp_path, pictures, tiny, shard):
     settings, flags = tiny(), ["--shard"] if shard else []

@@ -215,6 +215,67 @@ def test_broken_files_are_named_and_left_out(tmp_path, pictures, capsys):
     assert finished.checkpoint.provenance["training"]["images"] + finished.results["images"] == 58
 
 
+@pytest.mark.parametrize("part", ["train", "val", "test"])
+def test_a_file_that_only_decoding_shows_to_be_broken_is_left_out_too(tmp_path, capsys, part):
+    """The fast look sees a BMP's header only."""
+    for name, each in (("train", 16), ("val", 6), ("test", 6)):
+        write_pictures(tmp_path / "data" / name, each)
+    whole = tmp_path / "data" / part / "dog" / "0.png"
+    broken = whole.with_suffix(".bmp")
+    Image.open(whole).save(broken)
+    whole.unlink()
+    broken.write_bytes(broken.read_bytes()[:300])
+    finished = train(tmp_path / "data", tmp_path / "run", settings=fast())
+    assert "0.bmp is truncated" in capsys.readouterr().out
+    assert broken not in finished.files and finished.results["images"] == (17 if part == "test" else 18)
+    assert finished.checkpoint.provenance["training"]["images"] == (47 if part == "train" else 48)
+    assert "turned out to be broken" in (tmp_path / "run" / "report.html").read_text()
+    assert train(tmp_path / "data", tmp_path / "run", resume=True).results == finished.results
+
+
+def test_an_epoch_is_a_pass_over_the_images_even_when_a_batch_does_not_divide_them(tmp_path):
+    write_pictures(tmp_path / "data" / "train", 10)
+    write_pictures(tmp_path / "data" / "val", 4)
+    finished = train(tmp_path / "data", tmp_path / "run", settings=fast(train__epochs=8.0))
+    assert finished.plan.steps == 15  # 8 x 30 / 16
+
+
+@pytest.mark.parametrize("each", [2, 3, 7])
+def test_very_few_images_are_enough_to_run(tmp_path, each):
+    write_pictures(tmp_path / "data" / "train", each)
+    write_pictures(tmp_path / "data" / "val", 1)
+    settings = Settings().with_values({"train.epochs": 2.0, "train.mixup": 0.2, "train.cutmix": 1.0})
+    finished = train(tmp_path / "data", tmp_path / "run", settings=settings)
+    assert finished.results["images"] == 3
+
+
+def test_a_regression_model_tuned_on_its_own_data_starts_where_it_ended(tmp_path):
+    data = table(tmp_path, ["age"], lambda number, place: [500 + 100 * number])
+    first = train(data, tmp_path / "first", settings=fast(train__epochs=15.0))
+    again = Settings().with_values({"train.epochs": 0.1, "train.lr": 1e-9, "data.workers": 0, "train.seed": 1})
+    second = train(data, tmp_path / "second", start=tmp_path / "first" / "model.safetensors", settings=again)
+    assert second.results["metrics"]["R2"] == pytest.approx(first.results["metrics"]["R2"], abs=0.02)
+
+
+def test_patience_that_ran_out_stays_out_after_resume(tmp_path, pictures):
+    settings = fast(train__epochs=40.0, train__patience=1, train__lr=1e-9, train__muon_lr=0.0)
+    first = train(pictures, tmp_path / "run", settings=settings)
+    second = train(pictures, tmp_path / "run", resume=True)
+    assert second.standing.step == first.standing.step
+    for one, other in zip(first.checkpoint.model.parameters(), second.checkpoint.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_run_of_minutes_is_the_same_run_when_resumed(tmp_path, pictures):
+    first = train(pictures, tmp_path / "run", settings=fast(train__epochs=0.0, train__minutes=0.1, train__average=0.2))
+    states = sorted((tmp_path / "run" / "checkpoint").glob("step-*"))
+    states[-1].unlink()  # back to the one before
+    second = train(pictures, tmp_path / "run", resume=True)
+    assert second.plan == first.plan
+    for one, other in zip(first.checkpoint.model.parameters(), second.checkpoint.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 # ---- what can go wrong
 
 
@@ -273,6 +334,7 @@ def test_two_runs_into_one_folder(tmp_path, pictures, tiny):
     [
         ({"model__train_only": "lora"}, "needs a model to start from"),
         ({"model__heads": 5}, "heads"),
+        ({"model__start": "mu/4"}, "model.model is that of the model in --from"),
         ({"model__image_size": 18}, "does not divide"),
         ({"model__model": "S/17x"}, "S/17x"),
         ({"train__tensorboard": True}, "vitrail\\[tensorboard\\]"),

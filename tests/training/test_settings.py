@@ -11,7 +11,13 @@ from vitrail.training.settings import Settings
 
 def test_the_written_file_reads_back_the_same_and_explains_every_setting(tmp_path):
     settings = Settings().with_values(
-        {"train.lr": 0.001, "data.task": "regress", "train.balanced": True, "model.start": 'a"b'}
+        {
+            "train.lr": 0.001,
+            "data.task": "regress",
+            "train.balanced": True,
+            "model.start": 'a"b',
+            "data.cache_gigabytes": float("inf"),
+        }
     )
     settings.write(tmp_path / "settings.toml")
     assert Settings.read(tmp_path / "settings.toml") == settings

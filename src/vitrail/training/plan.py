@@ -18,7 +18,7 @@ from vitrail.files import replacing
 from vitrail.training.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
-CORRECTED_AT = (0.04, 0.2, 0.5)  # parts of the time
+CORRECTED_AT = (0.04, 0.2, 0.5, 0.85)  # parts of the time; at the last, all tokens are there
 
 
 @dataclass(frozen=True, kw_only=True)
