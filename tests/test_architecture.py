@@ -16,7 +16,7 @@ LAYERS = (
     {"errors", "files"},
     {"model"},
     {"tasks", "weights"},
-    {"data", "training", "infer", "explain"},
+    {"data", "training", "infer", "explanation"},
     {"report", "serve", "info", "measure"},
     {"cli"},
     {"__main__"},

@@ -37,6 +37,7 @@ def modules_after(code: str) -> set[str]:
         ["convert", "--help"],
         ["predict", "--help"],
         ["evaluate", "--help"],
+        ["explain", "--help"],
     ],
 )
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
@@ -57,7 +58,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    assert all(command in shown for command in ("check", "info", "convert", "predict", "evaluate"))
+    assert all(command in shown for command in ("check", "info", "convert", "predict", "evaluate", "explain"))
 
 
 def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +85,8 @@ def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> N
         ["predict", "model.safetensors", "a.jpg", "--top", "0"],
         ["evaluate", "model.safetensors", "photos", "--part", "most"],
         ["evaluate", "model.safetensors", "photos", "--bootstrap", "-1"],
+        ["explain", "model.safetensors"],
+        ["explain", "model.safetensors", "a.jpg", "--blocks", "first"],
     ],
     ids=" ".join,
 )

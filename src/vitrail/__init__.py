@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitrail.data.unreadable import UnreadableImage as UnreadableImage
     from vitrail.errors import VitrailError as VitrailError
+    from vitrail.explanation.explain import Explainer as Explainer
+    from vitrail.explanation.explain import explain as explain
     from vitrail.infer.evaluate import evaluate as evaluate
     from vitrail.infer.model import Model as Model
     from vitrail.infer.model import load as load
@@ -27,6 +29,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpoint": "vitrail.weights.checkpoint",
+    "Explainer": "vitrail.explanation.explain",
     "Model": "vitrail.infer.model",
     "Predictor": "vitrail.infer.predictor",
     "Settings": "vitrail.training.settings",
@@ -36,6 +39,7 @@ _HOMES = {
     "VitrailError": "vitrail.errors",
     "autocast": "vitrail.model.precision",
     "evaluate": "vitrail.infer.evaluate",
+    "explain": "vitrail.explanation.explain",
     "load": "vitrail.infer.model",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
@@ -46,6 +50,7 @@ _HOMES = {
 
 __all__ = [  # the names of _HOMES, written out for tools that read this without running it
     "Checkpoint",
+    "Explainer",
     "Model",
     "Predictor",
     "Settings",
@@ -56,6 +61,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "__version__",
     "autocast",
     "evaluate",
+    "explain",
     "load",
     "preset",
     "preset_names",

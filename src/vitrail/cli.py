@@ -53,7 +53,8 @@ def train(arguments: argparse.Namespace) -> int:
     from vitrail.report.training import run_train
 
     names = ("data", "out", "model", "start", "epochs", "minutes", "image_size", "batch_size", "lr", "seed")
-    asked = {name: getattr(arguments, name) for name in (*names, "settings", "resume", "shard")}
+    more = ("layout", "task", "settings", "resume", "shard")
+    asked = {name: getattr(arguments, name) for name in (*names, *more)}
     return run_train(**asked)
 
 
@@ -107,6 +108,14 @@ def evaluate(arguments: argparse.Namespace) -> None:
     )
 
 
+def explain(arguments: argparse.Namespace) -> int:
+    from vitrail.report.explaining import run_explain
+
+    names = ("out", "png", "json", "query", "blocks", "heads", "target", "compare", "walk_block", "image_size")
+    asked = {name: getattr(arguments, name) for name in (*names, "top", "device")}
+    return run_explain(arguments.model, arguments.images, **asked)
+
+
 # ---- arguments
 
 
@@ -124,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
     _add_convert(commands)
     _add_predict(commands)
     _add_evaluate(commands)
+    _add_explain(commands)
     return whole
 
 
@@ -139,9 +149,13 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--json", action="store_true", help="for programs")
     command.add_argument("--page", metavar="FILE", help="write the findings as an HTML page, with pictures")
     command.add_argument("--fast", action="store_true", help="only what shows without decoding the images")
+    _add_data(command)
+    command.add_argument("--seed", metavar="N", type=int, default=0, help="of the split that is looked at")
+
+
+def _add_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("--layout", choices=("folders", "split-folders", "table"), help="default: recognised")
     command.add_argument("--task", choices=("classify", "multilabel", "regress"), help="default: recognised")
-    command.add_argument("--seed", metavar="N", type=int, default=0, help="of the split that is looked at")
 
 
 def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -163,6 +177,7 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--batch-size", metavar="N", type=_count, help="images a step; default: chosen")
     command.add_argument("--lr", metavar="RATE", type=_positive, help="peak learning rate; default: chosen")
     command.add_argument("--seed", metavar="N", type=int, help="of the split, the weights, the order; default: 0")
+    _add_data(command)
     command.add_argument("--settings", metavar="FILE.toml", help="any settings; flags win over it")
     command.add_argument("--resume", action="store_true", help="go on with the run in RUN where it stopped")
     command.add_argument("--shard", action="store_true", help="under torchrun: cut the model up among the processes")
@@ -236,6 +251,32 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     _add_running(command)
 
 
+def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "explain",
+        help="why a model answers as it does, and every step of its forward pass",
+        description="Where the answer comes from, what each token attends to in each block and head, and a walk from "
+        "pixels to the answer. The model runs as always: fused attention, the same answer.",
+    )
+    command.set_defaults(run=explain)
+    command.add_argument("model", metavar="MODEL", help="a model file or folder, a hub id, or a preset such as S/16")
+    command.add_argument("images", metavar="IMAGES", nargs="+", help="files, or folders (all images in them)")
+    command.add_argument("--out", metavar="FILE", help="write an HTML page: maps by block and head, the walk")
+    command.add_argument("--png", metavar="DIR", help="write every map as a picture, for slides")
+    command.add_argument("--json", metavar="FILE", help="write the numbers; -: on standard output instead of text")
+    command.add_argument("--compare", action="store_true", help="measure which explanation to trust (slower)")
+    command.add_argument("--target", metavar="NAME", help="explain this class instead of the answer")
+    token = "whose attention: cls, 'register 0', or a patch as ROW,COLUMN from 0 (default: cls)"
+    command.add_argument("--query", metavar="TOKEN", help=token)
+    command.add_argument("--blocks", metavar="LIST", type=_numbers, help="such as 0,5,-1 (default: all)")
+    command.add_argument("--heads", metavar="LIST", type=_numbers, help="such as 0,2 (default: all)")
+    walked = "the block that the walk goes through slowly (default: -1, the last)"
+    command.add_argument("--walk-block", metavar="N", type=int, default=-1, help=walked)
+    command.add_argument("--image-size", metavar="H[xW]", type=_size, help="instead of the model's own")
+    command.add_argument("--top", metavar="N", type=_count, default=5, help="guesses an image (default: %(default)s)")
+    command.add_argument("--device", metavar="NAME", default="auto", help="cuda, mps or cpu (default: what is there)")
+
+
 def _add_running(command: argparse.ArgumentParser) -> None:
     command.add_argument("--batch-size", metavar="N", type=_count, help="default: by the model's number of tokens")
     command.add_argument("--workers", metavar="N", type=_count, default=2, help="threads that decode (default: 2)")
@@ -246,6 +287,14 @@ def _size(text: str) -> tuple[int, int]:
     """'224' is (224, 224); '224x320' is height 224, width 320."""
     height, cross, width = text.partition("x")
     return _count(height), _count(width) if cross else _count(height)
+
+
+def _numbers(text: str) -> list[int]:
+    """'0,5,-1'."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 0,5,-1") from None
 
 
 def _count(text: str) -> int:

@@ -1,0 +1,73 @@
+"""Tokens by name: [CLS], a register, the patch in row 3 and column 4."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+from vitrail.errors import VitrailError
+from vitrail.model.config import ViTConfig
+
+Grid: TypeAlias = tuple[int, int]
+Query: TypeAlias = (
+    str | int | tuple[int, int]
+)  # "cls", "register 0", "3,4" or (3, 4); a number is a place in the sequence
+
+
+def prefix_names(config: ViTConfig) -> list[str]:
+    """What stands before the patches, in order."""
+    names = ["[CLS]"] if config.cls_token else []
+    names += ["[DIST]"] if config.distillation else []
+    return names + [f"register {number}" for number in range(config.registers)]
+
+
+def token_of(query: Query, config: ViTConfig, grid: Grid) -> int:
+    """The place of a token in the sequence, where 0 is the first prefix token."""
+    if isinstance(query, bool):
+        raise VitrailError(_unknown(query, config, grid))
+    if isinstance(query, int):
+        return _checked_number(query, config, grid)
+    if isinstance(query, tuple):
+        return _patch(query, config, grid)
+    word = " ".join(query.strip().lower().replace("[", "").replace("]", "").split())
+    names = [name.lower().strip("[]") for name in prefix_names(config)]
+    word = {"distillation": "dist"}.get(word, word)
+    if word in names:
+        return names.index(word)
+    if word == "cls":
+        raise VitrailError(
+            "this model has no [CLS] token: ask for a patch, such as 3,4 (row, column from 0), or for its relevance"
+        )
+    pair = re.fullmatch(r"(\d+) ?[,x ] ?(\d+)", word)
+    if pair:
+        return _patch((int(pair[1]), int(pair[2])), config, grid)
+    raise VitrailError(_unknown(query, config, grid))
+
+
+def token_name(token: int, config: ViTConfig, grid: Grid) -> str:
+    """How a page calls it: '[CLS]', 'register 0', 'patch 3,4'."""
+    if token < config.prefix:
+        return prefix_names(config)[token]
+    row, column = divmod(token - config.prefix, grid[1])
+    return f"patch {row},{column}"
+
+
+def _patch(place: tuple[int, int], config: ViTConfig, grid: Grid) -> int:
+    row, column = place
+    if not (0 <= row < grid[0] and 0 <= column < grid[1]):
+        raise VitrailError(
+            f"there is no patch {row},{column}: the grid has {grid[0]} rows and {grid[1]} columns, counted from 0"
+        )
+    return config.prefix + row * grid[1] + column
+
+
+def _checked_number(token: int, config: ViTConfig, grid: Grid) -> int:
+    tokens = config.prefix + grid[0] * grid[1]
+    if not -tokens <= token < tokens:
+        raise VitrailError(f"there is no token {token}: this image has {tokens}, 0 to {tokens - 1}")
+    return token % tokens
+
+
+def _unknown(query: object, config: ViTConfig, grid: Grid) -> str:
+    names = ", ".join([*prefix_names(config), f"a patch from 0,0 to {grid[0] - 1},{grid[1] - 1}"])
+    return f"there is no token {query!r}: choose one of {names}"
