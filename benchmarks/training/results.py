@@ -37,9 +37,14 @@ def _read(page: Path) -> tuple[str, dict[str, str]]:
 
 def _circumstances(packages: Sequence[str]) -> list[str]:
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
-    # paths below home are written with ~
-    command = shlex.join(["python", *sys.argv]).replace(str(Path.home()), "~")
+    command = shlex.join(["python", *_without_places(sys.argv)])
     return [f"{datetime.date.today()}, {machine()}, {versions}.", f"`{command}`"]
+
+
+def _without_places(words: Sequence[str]) -> list[str]:
+    """Where data and results lie on this machine is nobody's business."""
+    places = [n for n, word in enumerate(words) if word in ("--work", "--results", "--vitrail", "--package")]
+    return [word for n, word in enumerate(words) if n not in places and n - 1 not in places]
 
 
 def machine() -> str:

@@ -50,8 +50,7 @@ def vitrail_step_ends(
 ) -> dict[int, float]:
     """When each step's row appeared, in seconds since the process started; it is stopped at a row of step `last` or on.
 
-    Timed from outside on purpose: `seconds` in metrics.jsonl is the model's part of a step, without the time in which
-    the loop waits for pictures and augments them, and that is a part of the pipeline.
+    Timed from outside, as the peers are: what the loop says of itself is not taken on trust.
     """
     command = [str(part) for part in (vitrail, "train", data, "--out", folder, *options)]
     print("$", shlex.join(command), flush=True)
