@@ -35,12 +35,12 @@ def vitrail(*arguments: object) -> None:
         sys.exit(code)
 
 
-def main(minutes: str = "1.5") -> None:
+def main(*length: str) -> None:
     digits, run = FOLDER / "digits", FOLDER / "run"
     write_digits(digits)
     shutil.rmtree(run, ignore_errors=True)  # of the demo before
     vitrail("check", digits)
-    vitrail("train", digits, "--out", run, "--minutes", minutes)
+    vitrail("train", digits, "--out", run, *(length or ("--minutes", "1.5")))
     vitrail("evaluate", run / "model.safetensors", digits)
     vitrail("predict", run / "model.safetensors", digits / "7" / "0007.png", digits / "3" / "0003.png", "--top", "3")
     print(f"\nDone. The report of this run: {(run / 'report.html').resolve()}")

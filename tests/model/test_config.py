@@ -18,6 +18,7 @@ ALL_CHANGED = {
     "patch_size": (8, 16),
     "channels": 4,
     "stem": "features",
+    "stem_blocks": 0,  # goes with another stem
     "feature_channels": 12,
     "patch_bias": False,
     "cls_token": True,
@@ -52,10 +53,13 @@ ALL_CHANGED = {
 }
 
 
+CONFIGS = [ViTConfig(), ViTConfig(**ALL_CHANGED), ViTConfig(stem="conv", stem_blocks=3)]
+
+
 # ---- JSON both ways
 
 
-@pytest.mark.parametrize("config", [ViTConfig(), ViTConfig(**ALL_CHANGED)], ids=["defaults", "all changed"])
+@pytest.mark.parametrize("config", CONFIGS, ids=["defaults", "all changed", "stem blocks"])
 def test_a_config_survives_json(config):
     assert ViTConfig.from_json(config.to_json()) == config
     assert ViTConfig.from_dict(config.to_dict()) == config
