@@ -67,7 +67,7 @@ def in_head(name: str) -> bool:
 
 def is_matrix(name: str, parameter: Tensor, channels: int) -> bool:
     """What Muon takes: the blocks' matrices and the stem's kernels, but for the one that reads pixels. LoRA's are slim
-    on purpose. Kernels too: on CIFAR-10, one run each, 77.5 % after 4.2 epochs instead of 69.2 % with AdamW for them."""
+    on purpose. Kernels too: CIFAR-10 after 4.2 epochs, one run each: 77.5 %, with AdamW for them 69.2 %."""
     if is_low_rank(name):
         return False
     if name.startswith("stem.layers.") and parameter.dim() == 4:
