@@ -119,7 +119,7 @@ class ConvStem(nn.Module):
         return super().train(mode and not self.frozen)
 
     def forward(self, images: Tensor) -> Tensor:
-        # channels last: what convolutions on a CPU are fast in (a training step with stem_blocks=2: 2.1 s -> 0.9 s)
+        # channels last: what convolutions on a CPU are fast in (a step with stem_blocks=2: 0.86 s -> 0.81 s)
         features = self.layers(images.contiguous(memory_format=torch.channels_last))  # (B, F, h, w)
         return self.projection(features.flatten(2).transpose(1, 2))  # (B, N, D)
 
