@@ -34,6 +34,14 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """A text file, whole or not at all."""
+    if Path(path).is_dir():
+        raise VitrailError(f"{path} is a folder: give the name of a file to write")
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

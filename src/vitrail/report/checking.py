@@ -10,7 +10,7 @@ from typing import TextIO
 
 from vitrail.data.check import check
 from vitrail.data.threads import Progress
-from vitrail.files import replacing
+from vitrail.files import write_text
 
 
 def run_check(
@@ -46,19 +46,14 @@ def run_check(
     if out is None:
         print(text)
     else:
-        _write(out, text + "\n")
+        write_text(out, text + "\n")
     if page is not None:
         from vitrail.report.check_page import page as render
 
-        _write(page, render(report))
+        write_text(page, render(report))
         if not as_json or out is not None:
             print(f"wrote {page}")
     return report.exit_code
-
-
-def _write(path: str | Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def _bar(stream: TextIO) -> Progress | None:

@@ -16,7 +16,7 @@ from vitrail.explanation.explain import Explainer
 from vitrail.explanation.png import file_prefixes, write_pngs
 from vitrail.explanation.result import Explanation
 from vitrail.explanation.words import averaged, lines_of, trust_table
-from vitrail.files import replacing
+from vitrail.files import write_text
 from vitrail.infer.ahead import Pause
 from vitrail.infer.sources import STDIN, expand
 from vitrail.report.explain_page import page
@@ -93,18 +93,11 @@ def _write(
         if str(to_json) == STDOUT:
             sys.stdout.write(text)
         else:
-            _write_text(to_json, text)
+            write_text(to_json, text)
     if png is not None:
         names = file_prefixes([one.name for one in found])
         count = sum(len(write_pngs(one, png, name)) for one, name in zip(found, names, strict=True))
         print(f"wrote {counted(count, 'picture')} to {png}", file=sys.stderr)
     if out is not None:
-        _write_text(out, page(found, model=model, checkpoint=explainer.checkpoint))
+        write_text(out, page(found, model=model, checkpoint=explainer.checkpoint))
         print(f"wrote {out}", file=sys.stderr)
-
-
-def _write_text(path: str | Path, text: str) -> None:
-    if Path(path).is_dir():
-        raise VitrailError(f"{path} is a folder: give the name of a file to write")
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")

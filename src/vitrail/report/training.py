@@ -13,7 +13,7 @@ import torch
 
 from vitrail import __version__
 from vitrail.errors import VitrailError
-from vitrail.files import replacing
+from vitrail.files import write_text
 from vitrail.report.run_page import RunRecord, page
 from vitrail.training.finish import Finished
 from vitrail.training.loop import Stopped
@@ -63,8 +63,8 @@ def train(
         settings = Settings.read(settings)
     finished = run(data, out, settings.with_values(given), resume=resume, shard=shard)
     if int(os.environ.get("RANK", "0")) == 0:
-        _write(finished.folder.results, json.dumps(finished.results, indent=2) + "\n")
-        _write(finished.folder.report, page(record(finished)))
+        write_text(finished.folder.results, json.dumps(finished.results, indent=2) + "\n")
+        write_text(finished.folder.report, page(record(finished)))
     return finished
 
 
@@ -124,8 +124,3 @@ def record(finished: Finished) -> RunRecord:
         facts=facts,
         show=finished.task.show,
     )
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")

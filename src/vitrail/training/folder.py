@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.files import replacing
+from vitrail.files import write_text
 
 
 class RunFolder:
@@ -71,5 +71,4 @@ class RunFolder:
         """Rows of steps that are about to be done again."""
         if self.metrics.exists():
             rows = [row for row in self.history() if row["step"] <= step]
-            with replacing(self.metrics) as temporary:
-                temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.files import replacing
+from vitrail.files import write_text
 from vitrail.training.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
@@ -95,8 +95,7 @@ class Plan:
         return dataclasses.replace(self, lengths=(*self.lengths, length))
 
     def write(self, path: Path) -> None:
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Plan:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.files import replacing
+from vitrail.files import write_text
 
 
 def setting(default: Any, doc: str, *, choices: tuple = (), low: float | None = None, high: float | None = None) -> Any:
@@ -172,8 +172,7 @@ class Settings:
             raise VitrailError(f"{path}: {error}") from None
 
     def write(self, path: str | Path) -> None:
-        with replacing(path) as temporary:
-            temporary.write_text(self.to_toml(), encoding="utf-8")
+        write_text(path, self.to_toml())
 
     def to_toml(self) -> str:
         """Every setting with its meaning above it."""
