@@ -17,7 +17,7 @@ LAYERS = (
     {"model"},
     {"tasks", "weights"},
     {"data", "training", "infer", "explanation"},
-    {"report", "serve", "info", "measure"},
+    {"report", "serving", "info", "measure"},
     {"cli"},
     {"__main__"},
 )

@@ -120,7 +120,7 @@ def test_the_readme_names_every_command_and_no_other() -> None:
     actions = parser()._subparsers._group_actions  # type: ignore[union-attr]
     known = set(actions[0].choices or ())
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"vitrail ([a-z]+)\b", "\n".join(re.findall(r"`vitrail [^`]+`", readme))))
+    named = set(re.findall(r"vitrail ([a-z-]+)\b", "\n".join(re.findall(r"`vitrail [^`]+`", readme))))
     assert named == known
 
 

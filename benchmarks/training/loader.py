@@ -14,6 +14,7 @@ from vitrail.data.feed import Feed
 from vitrail.data.layouts import collect
 from vitrail.data.order import Order
 from vitrail.data.store import Shape, open_store
+from vitrail.data.truths import Plain
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.training.memory import keep_freed_memory
@@ -52,6 +53,7 @@ def fed(store: object, count: int, seconds: float) -> float:
     """Batches as fast as they come, ready for the model."""
     feed = Feed(
         store=store,  # type: ignore[arg-type]
+        truths=Plain(torch.zeros(count)),
         order=Order(count, BATCH, 0),
         preprocessing=Preprocessing(size=(SIZE, SIZE)),
         augmentation=Augmentation(),

@@ -16,9 +16,11 @@ from pathlib import Path
 HEADING = "# Training: accuracy in a given time, and speed\n\nEach section says when, where and by which command.\n"
 
 
-def write_section(page: Path, title: str, lines: Sequence[str], packages: Sequence[str] = ("torch",)) -> None:
+def write_section(
+    page: Path, title: str, lines: Sequence[str], packages: Sequence[str] = ("torch",), heading: str = HEADING
+) -> None:
     body = "\n".join([f"## {title}", "", *_circumstances(packages), "", *lines]) + "\n"
-    heading, sections = _read(page)
+    heading, sections = _read(page, heading)
     sections[title] = body
     page.parent.mkdir(parents=True, exist_ok=True)
     beside = page.with_name(page.name + ".new")
@@ -27,9 +29,9 @@ def write_section(page: Path, title: str, lines: Sequence[str], packages: Sequen
     print(f"\n{body}\nwritten to {page}", flush=True)
 
 
-def _read(page: Path) -> tuple[str, dict[str, str]]:
+def _read(page: Path, heading: str) -> tuple[str, dict[str, str]]:
     if not page.exists():
-        return HEADING, {}
+        return heading, {}
     heading, *sections = re.split(r"^(?=## )", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     by_title = {text.splitlines()[0].removeprefix("## "): text.rstrip("\n") + "\n" for text in sections}
     return heading.rstrip("\n") + "\n", by_title
@@ -43,7 +45,7 @@ def _circumstances(packages: Sequence[str]) -> list[str]:
 
 def _without_places(words: Sequence[str]) -> list[str]:
     """Where data and results lie on this machine is nobody's business."""
-    places = [n for n, word in enumerate(words) if word in ("--work", "--results", "--vitrail", "--package")]
+    places = [n for n, word in enumerate(words) if word in ("--work", "--results", "--vitrail", "--package", "--data")]
     return [word for n, word in enumerate(words) if n not in places and n - 1 not in places]
 
 

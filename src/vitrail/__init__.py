@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.data.make_data import make_data as make_data
     from vitrail.data.unreadable import UnreadableImage as UnreadableImage
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.explanation.explain import Explainer as Explainer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from vitrail.model.presets import preset_names as preset_names
     from vitrail.model.vit import ViT as ViT
     from vitrail.report.training import train as train
+    from vitrail.serving.running import serve as serve
     from vitrail.training.settings import Settings as Settings
     from vitrail.weights.checkpoint import Checkpoint as Checkpoint
 
@@ -41,8 +43,10 @@ _HOMES = {
     "evaluate": "vitrail.infer.evaluate",
     "explain": "vitrail.explanation.explain",
     "load": "vitrail.infer.model",
+    "make_data": "vitrail.data.make_data",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
+    "serve": "vitrail.serving.running",
     "train": "vitrail.report.training",
     "vit_cls_forward": "vitrail.model.lecture",
     "vit_mean_forward": "vitrail.model.lecture",
@@ -63,8 +67,10 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "evaluate",
     "explain",
     "load",
+    "make_data",
     "preset",
     "preset_names",
+    "serve",
     "train",
     "vit_cls_forward",
     "vit_mean_forward",

@@ -13,6 +13,10 @@ from vitrail.errors import VitrailError
 
 USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141  # as argparse and shells number them
 
+# written out, so that `--help` need not wait for what knows them
+_LAYOUTS = ("folders", "split-folders", "table", "masks", "coco", "voc", "yolo")
+_TASKS = ("classify", "multilabel", "regress", "segment", "detect")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("vitrail").addHandler(logging.NullHandler())  # the commands print a model's notes themselves
@@ -36,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check(arguments: argparse.Namespace) -> int:
+    from vitrail.data.dense_options import DenseOptions
     from vitrail.report.checking import run_check
 
     return run_check(
@@ -45,8 +50,16 @@ def check(arguments: argparse.Namespace) -> int:
         fast=arguments.fast,
         layout=arguments.layout,
         task=arguments.task,
+        dense=DenseOptions(arguments.classes, arguments.colours, arguments.ignore, arguments.pairs),
         seed=arguments.seed,
     )
+
+
+def make_data(arguments: argparse.Namespace) -> None:
+    from vitrail.data.make_data import make_data
+
+    asked = {name: getattr(arguments, name) for name in ("images", "size", "seed", "task")}
+    print(make_data(arguments.kind, arguments.out, **asked))
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -85,6 +98,7 @@ def predict(arguments: argparse.Namespace) -> int:
         top=arguments.top,
         json=arguments.json,
         csv=arguments.csv,
+        out=arguments.out,
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         device=arguments.device,
@@ -101,6 +115,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
         part=arguments.part,
         layout=arguments.layout,
         task=arguments.task,
+        ignore=arguments.ignore,
         bootstrap=arguments.bootstrap,
         batch_size=arguments.batch_size,
         workers=arguments.workers,
@@ -116,6 +131,14 @@ def explain(arguments: argparse.Namespace) -> int:
     return run_explain(arguments.model, arguments.images, **asked)
 
 
+def serve(arguments: argparse.Namespace) -> None:
+    from vitrail.serving.running import serve
+
+    names = ("host", "port", "samples", "token", "allow_host", "allow_origin", "batch_size", "workers", "device")
+    more = ("max_bytes", "max_pixels", "max_images", "queue", "patience", "seconds")
+    serve(arguments.model, **{name: getattr(arguments, name) for name in (*names, *more)})
+
+
 # ---- arguments
 
 
@@ -128,12 +151,14 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"vitrail {__version__}")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_check(commands)
+    _add_make_data(commands)
     _add_train(commands)
     _add_info(commands)
     _add_convert(commands)
     _add_predict(commands)
     _add_evaluate(commands)
     _add_explain(commands)
+    _add_serve(commands)
     return whole
 
 
@@ -141,21 +166,45 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "check",
         help="what in a folder of images would spoil training",
-        description="Looks at every image: broken files, copies, conflicting labels, rotated photos, odd sizes, "
-        "imbalance. The exit code is 1 where something would spoil training.",
+        description="Looks at every image, mask and box: broken files, copies, conflicting labels, rotated photos, odd "
+        "sizes, imbalance. The exit code is 1 where something would spoil training.",
     )
     command.set_defaults(run=check)
-    command.add_argument("data", metavar="DATA", help="a folder of class folders, or a CSV or Parquet table")
+    command.add_argument("data", metavar="DATA", help="a folder, a CSV or Parquet table, or a COCO file")
     command.add_argument("--json", action="store_true", help="for programs")
     command.add_argument("--page", metavar="FILE", help="write the findings as an HTML page, with pictures")
     command.add_argument("--fast", action="store_true", help="only what shows without decoding the images")
     _add_data(command)
+    found = "(default: found in DATA)"
+    command.add_argument("--classes", metavar="FILE", default="", help=f"names, one a line, or 'index name' {found}")
+    command.add_argument("--colours", metavar="FILE", default="", help=f"masks: lines of 'R G B name' {found}")
+    ignored = "masks: the index that is not learnt (default: 255, and what is called void)"
+    command.add_argument("--ignore", metavar="N", type=int, default=-1, help=ignored)
+    pairs = "masks: folders, such as 'train:trainannot, val:valannot' (default: recognised)"
+    command.add_argument("--pairs", metavar="LIST", default="", help=pairs)
     command.add_argument("--seed", metavar="N", type=int, default=0, help="of the split that is looked at")
 
 
+def _add_make_data(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "make-data",
+        help="pictures with exact truth, to try a task without data",
+        description="Textured scenes with shapes, in train, val and test: the main shape's class, how many there are, "
+        "how large the main one is, masks and boxes. Prints the commands to try.",
+    )
+    command.set_defaults(run=make_data)
+    command.add_argument("kind", choices=("shapes",), help="what to make")
+    command.add_argument("out", metavar="OUT", help="a new folder")
+    command.add_argument("--images", metavar="N", type=_count, default=1500, help="default: %(default)s")
+    command.add_argument("--size", metavar="N", type=_count, default=96, help="pixels a side (default: %(default)s)")
+    command.add_argument("--seed", metavar="N", type=int, default=0, help="the same seed gives the same pictures")
+    tasks = ("all", "classify", "regress", "segment", "detect")
+    command.add_argument("--task", choices=tasks, default="all", help="the truth to write (default: %(default)s)")
+
+
 def _add_data(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--layout", choices=("folders", "split-folders", "table"), help="default: recognised")
-    command.add_argument("--task", choices=("classify", "multilabel", "regress"), help="default: recognised")
+    command.add_argument("--layout", choices=_LAYOUTS, help="default: recognised")
+    command.add_argument("--task", choices=_TASKS, help="default: recognised")
 
 
 def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -166,7 +215,7 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "time and the machine; every setting stands, explained, in RUN/settings.toml.",
     )
     command.set_defaults(run=train)
-    command.add_argument("data", metavar="DATA", help="a folder of class folders, or a CSV or Parquet table")
+    command.add_argument("data", metavar="DATA", help="a folder, a CSV or Parquet table, or a COCO file")
     command.add_argument("--out", metavar="RUN", required=True, help="the folder that the run is written to")
     command.add_argument("--model", metavar="NAME", help="a preset such as S/16; default: auto")
     command.add_argument("--from", metavar="FILE|HUB-ID", dest="start", help="fine-tune this model")
@@ -228,6 +277,7 @@ def _add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--top", metavar="N", type=_count, default=5, help="guesses an image (default: %(default)s)")
     command.add_argument("--json", metavar="FILE", help="write a JSON list instead; -: JSON lines on standard output")
     command.add_argument("--csv", metavar="FILE", help="write a table instead; -: on standard output")
+    command.add_argument("--out", metavar="DIR", help="masks, overlays or boxes as pictures, and a JSON file about all")
     _add_running(command)
 
 
@@ -240,11 +290,13 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     command.set_defaults(run=evaluate)
     command.add_argument("model", metavar="MODEL", help="a model file or folder, or a hub id")
-    command.add_argument("data", metavar="DATA", help="a folder of class folders, or a CSV or Parquet table")
+    command.add_argument("data", metavar="DATA", help="a folder, a CSV or Parquet table, or a COCO file")
     parts = "auto (default): test, else val, else what training held out of this data, else all"
     command.add_argument("--part", choices=("auto", "train", "val", "test", "all"), default="auto", help=parts)
-    command.add_argument("--layout", choices=("folders", "split-folders", "table"), help="default: recognised")
-    command.add_argument("--task", choices=("classify", "multilabel", "regress"), help="default: the model's")
+    command.add_argument("--layout", choices=_LAYOUTS, help="default: recognised")
+    command.add_argument("--task", choices=_TASKS, help="default: the model's")
+    ignored = "masks: the value of pixels that do not count (default: as in training)"
+    command.add_argument("--ignore", metavar="N", type=int, help=ignored)
     command.add_argument("--json", action="store_true", help="for programs")
     resamples = "resamples for the intervals; 0: none (default: %(default)s)"
     command.add_argument("--bootstrap", metavar="N", type=_classes, default=1000, help=resamples)
@@ -277,6 +329,33 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--device", metavar="NAME", default="auto", help="cuda, mps or cpu (default: what is there)")
 
 
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "serve",
+        help="a page and an HTTP API for a model, on this machine",
+        description="Starts a server and prints its address: a page to drop pictures on, and an API (/docs) whose "
+        "requests share the model's batches. SIGTERM or Ctrl-C finishes what is in hand.",
+    )
+    command.set_defaults(run=serve)
+    command.add_argument("model", metavar="MODEL", help="a model file or folder, a hub id, or a preset such as S/16")
+    command.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="default: %(default)s, this machine")
+    command.add_argument("--port", metavar="N", type=_port, default=8000, help="0: any free one (default: %(default)s)")
+    command.add_argument("--samples", metavar="DIR", help="pictures for the page (default: samples beside the model)")
+    command.add_argument("--token", metavar="TOKEN", help="that requests must carry; auto: one is made up and printed")
+    names = "a name besides localhost that the server answers to; may be given several times"
+    command.add_argument("--allow-host", metavar="NAME", action="append", default=[], help=names)
+    origins = "a page of another origin that may ask, such as https://example.org; several times, or '*'"
+    command.add_argument("--allow-origin", metavar="URL", action="append", default=[], help=origins)
+    command.add_argument("--max-bytes", metavar="N", type=_count, help="of a request (default: 32 million)")
+    command.add_argument("--max-pixels", metavar="N", type=_count, help="of a picture (default: 50 million)")
+    command.add_argument("--max-images", metavar="N", type=_count, help="of a request (default: 32)")
+    command.add_argument("--queue", metavar="N", type=_count, help="images in hand at once (default: 128)")
+    waits = "for a client that sends nothing (default: 10)"
+    command.add_argument("--patience", metavar="SECONDS", type=_positive, help=waits)
+    command.add_argument("--seconds", metavar="SECONDS", type=_positive, help="for an answer (default: 60)")
+    _add_running(command)
+
+
 def _add_running(command: argparse.ArgumentParser) -> None:
     command.add_argument("--batch-size", metavar="N", type=_count, help="default: by the model's number of tokens")
     command.add_argument("--workers", metavar="N", type=_count, default=2, help="threads that decode (default: 2)")
@@ -300,6 +379,12 @@ def _numbers(text: str) -> list[int]:
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a whole number from 0 to 65535")
     return int(text)
 
 

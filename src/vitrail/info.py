@@ -117,7 +117,10 @@ def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
     names = "none" if labels is None else f"{len(labels)}: {', '.join(labels[:5])}{', ...' if len(labels) > 5 else ''}"
     lines = [("task", checkpoint["task"]), ("labels", names)]
     lines.append(("preprocessing", _values(checkpoint["preprocessing"])))
-    origin = {name: value for name, value in checkpoint["provenance"].items() if name != "notes"}
+    origin = {name: value for name, value in checkpoint["provenance"].items() if name not in ("notes", "training")}
+    trained = checkpoint["provenance"].get("training")
+    if isinstance(trained, dict):  # the rest is for `evaluate`, and for --json
+        origin |= {name: trained[name] for name in ("images", "steps", "seed") if name in trained}
     lines.append(("provenance", _values(origin) or "not recorded"))
     lines += [("note", note) for note in checkpoint["notes"]]
     return _aligned(lines)

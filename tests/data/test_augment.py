@@ -17,7 +17,7 @@ def pictures(count: int, height: int = 16, width: int = 16, channels: int = 3) -
 def run(pixels: torch.Tensor, how: Augmentation, epoch: int = 0, indices=None, target=(16, 16), fit="crop", sizes=None):
     indices = np.arange(len(pixels)) if indices is None else np.asarray(indices)
     sizes = np.full((len(pixels), 2), 16) if sizes is None else np.asarray(sizes)
-    return augment(pixels, sizes, target, fit, how, seed=0, epoch=epoch, indices=indices)
+    return augment(pixels, sizes, target, fit, how, seed=0, epoch=epoch, indices=indices)[0]
 
 
 def test_nothing_asked_changes_nothing():
@@ -132,5 +132,5 @@ def test_padding_has_the_colour_that_the_model_pads_with():
     pixels = torch.full((1, 16, 16, 3), 255, dtype=torch.uint8)
     fill = (0.1, 0.4, 0.8)
     sizes, indices = np.array([[100, 50]]), np.array([0])
-    padded = augment(pixels, sizes, (16, 16), "pad", STILL, seed=0, epoch=0, indices=indices, fill=fill)
+    padded, _ = augment(pixels, sizes, (16, 16), "pad", STILL, seed=0, epoch=0, indices=indices, fill=fill)
     torch.testing.assert_close(padded[0, :, :, 0], torch.tensor(fill)[:, None].expand(3, 16))

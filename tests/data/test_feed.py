@@ -12,6 +12,7 @@ from vitrail.data.augment import Augmentation
 from vitrail.data.feed import Feed
 from vitrail.data.order import Order
 from vitrail.data.store import Decoding, Kept, Shape, open_store
+from vitrail.data.truths import Plain
 from vitrail.errors import VitrailError
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -28,6 +29,7 @@ def paths(folder, count, side=12):
 def feed(store, count, **changes):
     values = {
         "store": store,
+        "truths": Plain(torch.arange(count)),
         "order": Order(count, 8, seed=4),
         "preprocessing": Preprocessing(size=(8, 8)),
         "augmentation": Augmentation(),
@@ -49,6 +51,7 @@ def test_any_store_and_any_number_of_workers_give_the_same_batches(tmp_path):
             for one, other in zip(expected, found, strict=True):
                 assert torch.equal(one.images, other.images)
                 np.testing.assert_array_equal(one.places, other.places)
+                assert one.targets.tolist() == one.places.tolist()
     later = list(feed(stores[1], 30).batches(4, 6))
     assert [batch.step for batch in later] == [4, 5]
     assert torch.equal(later[1].images, expected[5].images)
@@ -90,12 +93,14 @@ from vitrail.data.augment import Augmentation
 from vitrail.data.feed import Feed
 from vitrail.data.order import Order
 from vitrail.data.store import Shape, open_store
+from vitrail.data.truths import Plain
 from vitrail.weights.preprocessing import Preprocessing
+import torch
 path = Path({path!r})
 count = int(sys.argv[1])
 store = open_store([path] * count, Shape(128, 128, 3), "off", workers=2)
 how = dict(preprocessing=Preprocessing(size=(112, 112)), augmentation=Augmentation())
-feed = Feed(store=store, order=Order(count, 8, 0), **how)
+feed = Feed(store=store, truths=Plain(torch.zeros(count)), order=Order(count, 8, 0), **how)
 for batch in feed.batches(0, count // 8):
     pass
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)

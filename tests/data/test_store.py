@@ -85,7 +85,7 @@ def test_broken_files_are_known_and_the_others_move_up(paths, tmp_path, monkeypa
     for _ in range(2):  # the second time from the file
         store = open_store(paths, Shape(16, 16, 3), cache)
         assert list(store.broken) == [2] and "2.png is truncated" in str(store.broken[2])
-        pixels, sizes = Whole(store, 4).take(np.array([0, 1, 2]))
+        pixels, sizes = Whole(store, 4, store.broken).take(np.array([0, 1, 2]))
         assert (pixels == whole[0]).all() and np.array_equal(sizes, whole[1])
 
 

@@ -36,5 +36,5 @@ def test_outputs_without_names_are_numbered(save: Callable[..., Path]) -> None:
 
 
 def test_a_task_that_has_no_answers_here_is_named(save: Callable[..., Path]) -> None:
-    with pytest.raises(VitrailError, match="segment"):
+    with pytest.raises(VitrailError, match="segment does not go with the head 'linear'"):
         task_of(open_model(save(task="segment")))

@@ -110,7 +110,7 @@ def test_standard_output_shows_each_row_at_once(capsys: pytest.CaptureFixture[st
 
 
 def test_a_line_for_people_has_no_break_in_it() -> None:
-    lines = [as_line(prediction) for prediction in predictions()]
+    lines = [as_line(prediction, TASK) for prediction in predictions()]
     assert all("\n" not in line for line in lines)
     assert lines[-1] == "b.jpg: error: is empty (0 bytes)"
     assert lines[1].startswith('a b, "c".jpg: Uhu, großer ')

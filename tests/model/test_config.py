@@ -46,6 +46,9 @@ ALL_CHANGED = {
     "head": "mlp",
     "head_width": 20,
     "head_bias": False,
+    "queries": 5,
+    "head_depth": 0,  # goes with another head
+    "block_positions": False,  # goes with other positions
     "dropout": 0.1,
     "attention_dropout": 0.2,
     "head_dropout": 0.3,

@@ -36,7 +36,7 @@ def facts(**changes):
 def test_any_data_gets_a_network_with_small_patches_and_wide_heads(images, height, width, grey, channels, device):
     seen = facts(images=images, height=height, width=width, grey=grey, channels=channels, device=device)
     chosen, why = choose_model(Settings(), seen)
-    config = config_of(chosen, 2)
+    config = config_of(chosen, {"classes": 2})
     assert config.head_dim >= 32 and config.stem == "conv"
     assert 7 <= config.grid[0] <= 64 and config.grid[0] == config.grid[1]
     assert config.channels == (1 if grey else channels)
@@ -45,9 +45,9 @@ def test_any_data_gets_a_network_with_small_patches_and_wide_heads(images, heigh
 
 
 def test_cifar_and_photos():
-    small = config_of(choose_model(Settings(), facts())[0], 10)
+    small = config_of(choose_model(Settings(), facts())[0], {"classes": 10})
     assert (small.image_size, small.patch_size) == ((32, 32), (4, 4))
-    photo = config_of(choose_model(Settings(), facts(height=480, width=640, images=3000))[0], 5)
+    photo = config_of(choose_model(Settings(), facts(height=480, width=640, images=3000))[0], {"classes": 5})
     assert photo.image_size == (128, 128) and photo.patch_size == (16, 16)
     ViT(small)
 
@@ -56,9 +56,9 @@ def test_what_was_asked_wins():
     asked = Settings().with_values(
         {"model.width": 64, "model.patch_size": 8, "model.stem": "linear", "train.batch_size": 6}
     )
-    config = config_of(choose_model(asked, facts())[0], 10)
+    config = config_of(choose_model(asked, facts())[0], {"classes": 10})
     assert (config.width, config.patch_size, config.stem, config.stem_blocks) == (64, (8, 8), "linear", 0)
-    preset = config_of(choose_model(Settings().with_values({"model.model": "S/16"}), facts())[0], 10)
+    preset = config_of(choose_model(Settings().with_values({"model.model": "S/16"}), facts())[0], {"classes": 10})
     assert (preset.width, preset.depth, preset.image_size, preset.pool) == (384, 12, (224, 224), "cls")
 
 

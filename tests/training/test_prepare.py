@@ -10,6 +10,7 @@ from vitrail.data.store import Kept
 from vitrail.training.prepare import colours, prepare_data, stored_shape
 from vitrail.training.progress import Progress
 from vitrail.training.settings import Data
+from vitrail.weights.preprocessing import Preprocessing
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def prepared(pictures):
     ],
 )
 def test_pictures_are_kept_at_their_aspect(prepared, own, size, kept):
-    shape = stored_shape(dataclasses.replace(prepared, sizes=own), size, 3)
+    shape = stored_shape(dataclasses.replace(prepared, sizes=own), Preprocessing(size=size))
     assert (shape.height, shape.width) == kept
 
 

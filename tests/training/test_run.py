@@ -227,7 +227,9 @@ def test_a_file_that_only_decoding_shows_to_be_broken_is_left_out_too(tmp_path, 
     broken.write_bytes(broken.read_bytes()[:300])
     finished = train(tmp_path / "data", tmp_path / "run", settings=fast())
     assert "0.bmp is truncated" in capsys.readouterr().out
-    assert broken not in finished.files and finished.results["images"] == (17 if part == "test" else 18)
+    assert broken not in [item.path for item in finished.items] and finished.results["images"] == (
+        17 if part == "test" else 18
+    )
     assert finished.checkpoint.provenance["training"]["images"] == (47 if part == "train" else 48)
     assert "turned out to be broken" in (tmp_path / "run" / "report.html").read_text()
     assert train(tmp_path / "data", tmp_path / "run", resume=True).results == finished.results

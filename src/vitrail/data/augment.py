@@ -26,9 +26,9 @@ class Augmentation:
     crop: tuple[float, float] = (0.35, 1.0)  # part of the area that is kept
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: str = "horizontal"  # none, horizontal, vertical, both; off when it changes the label
-    policy: str = (
-        "trivial"  # none; trivial: one random change of random strength; rand: `changes` of them at `strength`
-    )
+    # none; trivial: one random change of random strength; rand: `changes` of them at `strength`; colour: as trivial, but
+    # nothing is turned, sheared or shifted, which would leave a box no longer tight around its object
+    policy: str = "trivial"
     changes: int = 2
     strength: float = 0.5
     erase: float = 0.0  # probability that a rectangle is painted over
@@ -44,20 +44,22 @@ def augment(
     epoch: int,
     indices: np.ndarray,
     fill: Sequence[float] = GREY,
-) -> Tensor:
-    """uint8 (B, H, W, C), each a whole picture squashed to one size -> float (B, C, *target) in 0..1.
+) -> tuple[Tensor, Tensor]:
+    """uint8 (B, H, W, C), each a whole picture squashed to one size -> float (B, C, *target) in 0..1, and the maps
+    (B, 3, 3) that say where each of its pixels came from.
 
     `sizes` (B, 2) are the pictures' own heights and widths, `fit` is the resize rule: crop keeps to the picture, pad
-    goes over its edges, squash ignores its aspect. `fill` is the colour beyond the edges.
+    goes over its edges, squash ignores its aspect, window keeps its scale. `fill` is the colour beyond the edges.
     """
     images = pixels.permute(0, 3, 1, 2).float() / 255  # (B, C, H, W)
     draw = _draw(seed, epoch, indices, 10, "place")  # one column a decision
     moves = crop_maps(torch.from_numpy(np.asarray(sizes)).float(), target, fit, how, draw[:, :4])
     moves = moves @ flip_maps(how.flip, draw[:, 4:6])
     changes = []
-    for k in range({"none": 0, "trivial": 1, "rand": how.changes}[how.policy]):
+    for k in range({"none": 0, "trivial": 1, "colour": 1, "rand": how.changes}[how.policy]):
         which, strength = _draw(seed, epoch, indices, 2, f"change{k}").unbind(1)
-        op, strength = (which * len(CHANGES)).long(), strength * 2 - 1
+        first = len(CHANGES) - len(RECOLOUR) if how.policy == "colour" else 0
+        op, strength = first + (which * (len(CHANGES) - first)).long(), strength * 2 - 1
         if how.policy == "rand":
             strength = strength.sign() * how.strength
         changes.append((op, strength))
@@ -68,7 +70,7 @@ def augment(
         images = recolour(images, op, strength)
     if how.erase > 0:
         images = erased(images, how.erase, draw[:, 6:], beyond)
-    return images
+    return images, moves
 
 
 def _draw(seed: int, epoch: int, indices: np.ndarray, count: int, stream: str) -> Tensor:
@@ -91,7 +93,10 @@ def crop_maps(sizes: Tensor, target: tuple[int, int], fit: str, how: Augmentatio
         longest = torch.maximum(height / target[0], width / target[1])
         whole = longest**2 * target[0] * target[1]
     part_height, part_width = (area * whole / ratio).sqrt(), (area * whole * ratio).sqrt()
-    if fit != "pad":  # too wide or too tall for the picture: smaller, at the same aspect
+    if fit == "window":  # the size that the model sees, a little nearer or farther
+        nearer = torch.exp((draw[:, 0] * 2 - 1) * math.log(how.crop[0]) / 2)
+        part_height, part_width = target[0] * nearer, target[1] * nearer
+    elif fit != "pad":  # too wide or too tall for the picture: smaller, at the same aspect
         shrink = torch.minimum(height / part_height, width / part_width).clamp(max=1)
         part_height, part_width = part_height * shrink, part_width * shrink
     scale_y, scale_x = part_height / height, part_width / width

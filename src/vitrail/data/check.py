@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.check_boxes import check_boxes
 from vitrail.data.check_classes import check_classes
 from vitrail.data.check_copies import check_copies
 from vitrail.data.check_files import check_files, kind_of
-from vitrail.data.collection import SPLITS, Collection
+from vitrail.data.check_masks import MaskLook, check_masks, look_at_mask, pixel_shares
+from vitrail.data.collection import SPLITS, Collection, Item
+from vitrail.data.dense_options import DenseOptions
 from vitrail.data.examine import Examined, examine
 from vitrail.data.findings import SEVERITIES, Finding, by_weight
 from vitrail.data.layouts import collect
@@ -33,6 +36,7 @@ class CheckReport:
     fast: bool
     seconds: float
     examined: tuple[Examined, ...] = field(repr=False)  # in the order of the collection's items
+    masks: tuple[MaskLook | None, ...] = field(default=(), repr=False)  # likewise; empty after a fast look
 
     @property
     def exit_code(self) -> int:
@@ -42,7 +46,9 @@ class CheckReport:
     @property
     def broken(self) -> frozenset[Path]:
         """The files that training leaves out."""
-        return frozenset(one.path for one in self.examined if one.problem is not None)
+        broken = {one.path for one in self.examined if one.problem is not None}
+        masks = zip(self.collection.items, self.masks, strict=False)
+        return frozenset(broken | {item.path for item, look in masks if look is not None and look.problem is not None})
 
     @property
     def digests(self) -> list[bytes]:
@@ -63,11 +69,6 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         collection = self.collection
-        by_split = {split: collection.class_counts(split) for split in SPLITS}
-        classes = [
-            {"name": label, **{split: counts[number] for split, counts in by_split.items()}}
-            for number, label in enumerate(collection.labels)
-        ]
         return {
             "data": shown(collection.table or collection.root),
             "description": self.description,
@@ -75,13 +76,26 @@ class CheckReport:
             "task": collection.task,
             "images": len(collection.items),
             "parts": {split: len(collection.part(split)) for split in SPLITS},
-            **({"targets": list(collection.labels)} if collection.task == "regress" else {"classes": classes}),
+            **({"targets": list(collection.labels)} if collection.task == "regress" else {"classes": self._classes()}),
             **self.facts(),
             "fast": self.fast,
             "seconds": round(self.seconds, 3),
             "ok": self.exit_code == 0,
             "findings": [finding.to_dict(collection.root) for finding in self.findings],
         }
+
+    def _classes(self) -> list[dict[str, Any]]:
+        """Of each class its images in each part, or its boxes; of masks that were read, its share of the pixels."""
+        labels = self.collection.labels
+        if self.collection.task == "segment":
+            shares = self.pixel_shares()
+            return [{"name": label, **({"pixels": shares[n]} if shares else {})} for n, label in enumerate(labels)]
+        counts = {split: self.collection.class_counts(split) for split in SPLITS}
+        return [{"name": label, **{split: counts[split][n] for split in SPLITS}} for n, label in enumerate(labels)]
+
+    def pixel_shares(self) -> list[float]:
+        """Of each class in the masks, in the order of the labels; empty where none was read."""
+        return pixel_shares(self.masks, len(self.collection.labels)) if self.masks else []
 
     def __str__(self) -> str:
         return "\n".join([self.description, self.summary(), *(_as_text(one, self) for one in self.findings)])
@@ -100,6 +114,7 @@ def check(
     layout: str | None = None,
     task: str | None = None,
     targets: Sequence[str] | None = None,
+    dense: DenseOptions | None = None,
     fast: bool = False,
     fraction: float = FRACTION,
     seed: int = 0,
@@ -108,20 +123,33 @@ def check(
 ) -> CheckReport:
     """Look at every file of DATA and report what is broken, doubled, odd or unbalanced.
 
+    dense: what is not found by itself about masks and boxes.
     fast: what `train` does first: headers and bytes only. No pixel is decoded, and no near copies are looked for.
     fraction, seed: of the split that training would make, where DATA has no validation part.
     """
     start = time.perf_counter()
-    collection = data if isinstance(data, Collection) else collect(data, layout=layout, task=task, targets=targets)
-    seen = in_threads(lambda path: examine(path, fast), [item.path for item in collection.items], workers, progress)
+    collection = data
+    if not isinstance(collection, Collection):
+        collection = collect(collection, layout=layout, task=task, targets=targets, dense=dense)
+
+    def look(item: Item) -> tuple[Examined, MaskLook | None]:
+        return examine(item.path, fast), None if fast else look_at_mask(item)
+
+    looks = in_threads(look, collection.items, workers, progress)
+    seen = [one for one, _ in looks]
+    masks = [mask for _, mask in looks] if collection.task == "segment" and not fast else []
     digests = [one.digest or one.path.name.encode("utf-8", "surrogateescape") for one in seen]
     parted = hold_out(collection, fraction, seed, digests)
     automatic = not collection.has_validation
+    exact = check_masks(parted, masks)
+    known = {finding.kind for finding in exact}
     findings = [
-        *collection.findings,
+        *(finding for finding in collection.findings if finding.kind not in known),  # some are of a sample only
         *check_files(seen),
         *check_copies(parted, seen, automatic),
-        *check_classes(parted, seen, automatic),
+        *check_classes(parted, seen, automatic, known),
+        *check_boxes(parted),
+        *exact,
     ]
     return CheckReport(
         collection=parted,
@@ -130,6 +158,7 @@ def check(
         fast=fast,
         seconds=time.perf_counter() - start,
         examined=tuple(seen),
+        masks=tuple(masks),
     )
 
 

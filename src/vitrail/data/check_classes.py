@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from vitrail.data.check_files import kind_of
 from vitrail.data.collection import Collection, obstacles
@@ -18,14 +18,22 @@ GIVEN_AWAY = 0.5  # share of the mistakes of guessing that knowing the file type
 SHOWN_IN = 0.05  # share of the images that must differ in it, so that a few oddities are no give-away
 
 
-def check_classes(collection: Collection, seen: Sequence[Examined], automatic: bool) -> list[Finding]:
-    """`collection` with every item in a part, by the user or `automatic`; `seen` in the order of its items."""
-    found: list[Finding | None] = [*obstacles(collection)]
-    if collection.task != "regress":
+def check_classes(
+    collection: Collection, seen: Sequence[Examined], automatic: bool, known: Container[str] = ()
+) -> list[Finding]:
+    """`collection` with every item in a part, by the user or `automatic`; `seen` in the order of its items.
+    `known`: kinds of findings that were made already."""
+    there = {*(finding.kind for finding in collection.findings)}
+    found: list[Finding | None] = [
+        finding for finding in obstacles(collection) if finding.kind not in known and finding.kind not in there
+    ]
+    if collection.task not in ("regress", "segment"):
         counts = collection.class_counts("train")
         if automatic:  # what chance puts aside of a small class is nobody's fault
             counts = [a + b for a, b in zip(counts, collection.class_counts("val"), strict=True)]
         found += [_few(collection, counts), _unequal(collection, counts), _not_measured(collection)]
+    if collection.task == "detect":
+        found.append(_not_learnt(collection))
     if collection.task == "classify" and len(collection.labels) > 1:
         found.append(_given_away(collection, seen))
     return [finding for finding in found if finding is not None]
@@ -36,8 +44,12 @@ def _few(collection: Collection, counts: list[int]) -> Finding | None:
     if not few:
         return None
     names = listing([f"{collection.labels[number]} ({counts[number]})" for number in few], 5)
-    title = f"{counted(len(few), 'class has', 'classes have')} fewer than {FEW} images to learn from: {names}"
-    return Finding("few-images", "warning", title, "add images, or join it with a class like it", len(few))
+    title = (
+        f"{counted(len(few), 'class has', 'classes have')} fewer than {FEW} {_many(collection)} to learn from: {names}"
+    )
+    return Finding(
+        "few-images", "warning", title, f"add {_many(collection)}, or join it with a class like it", len(few)
+    )
 
 
 def _unequal(collection: Collection, counts: list[int]) -> Finding | None:
@@ -49,8 +61,10 @@ def _unequal(collection: Collection, counts: list[int]) -> Finding | None:
     if ratio < UNEQUAL:
         return None
     names = f"{collection.labels[large]} {counts[large]:,}, {collection.labels[small]} {counts[small]:,}"
-    title = f"the largest class has {ratio:,.0f} times as many images as the smallest ({names})"
+    title = f"the largest class has {ratio:,.0f} times as many {_many(collection)} as the smallest ({names})"
     advice = "balance the classes in training, and judge by balanced accuracy: always saying the largest scores well"
+    if collection.task == "detect":
+        advice = "judge by the mean over classes, and add images that show the small one"
     return Finding("unequal-classes", "warning", title, advice, len(present))
 
 
@@ -59,9 +73,25 @@ def _not_measured(collection: Collection) -> Finding | None:
     absent = [name for name, held, learnt in zip(collection.labels, val, train, strict=True) if learnt and not held]
     if not absent or not any(val):
         return None
-    title = f"{counted(len(absent), 'class has', 'classes have')} no validation image: {listing(absent, 5)}"
+    what = "box" if collection.task == "detect" else "image"
+    title = f"{counted(len(absent), 'class has', 'classes have')} no validation {what}: {listing(absent, 5)}"
     advice = "add images of it to val: what is not measured may be wrong unnoticed"
     return Finding("class-not-in-val", "warning", title, advice, len(absent))
+
+
+def _not_learnt(collection: Collection) -> Finding | None:
+    """Boxes elsewhere of what train has none of: the others can be learnt all the same."""
+    counts, train = collection.class_counts(), collection.class_counts("train")
+    absent = [name for name, all_, learnt in zip(collection.labels, counts, train, strict=True) if all_ and not learnt]
+    if not absent:
+        return None
+    title = f"{counted(len(absent), 'class has', 'classes have')} no training box: {listing(absent, 5)}"
+    advice = "add some to train: it cannot be learnt, and counts as missed where it is measured"
+    return Finding("class-not-in-train", "warning", title, advice, len(absent))
+
+
+def _many(collection: Collection) -> str:
+    return "boxes" if collection.task == "detect" else "images"
 
 
 def _given_away(collection: Collection, seen: Sequence[Examined]) -> Finding | None:

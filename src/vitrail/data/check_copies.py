@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitrail.data.boxes import Boxes
 from vitrail.data.collection import Collection, Item
 from vitrail.data.examine import Examined
 from vitrail.data.findings import Example, Finding
@@ -62,7 +63,7 @@ def _look_alikes(seen: Sequence[Examined], exact: list[list[int]]) -> list[list[
 def _judge(collection: Collection, groups: list[list[int]], sort: _Sort, automatic: bool) -> list[Finding]:
     """Each group under the gravest thing that is wrong with it."""
     contradicting, crossing, plain = [], [], []
-    numbers = collection.task == "regress"
+    what = {"regress": "numbers", "detect": "boxes", "segment": "masks"}.get(collection.task, "labels")
     for group in groups:
         items = [collection.items[place] for place in group]
         if _contradict(items, collection.task, sort):
@@ -73,8 +74,8 @@ def _judge(collection: Collection, groups: list[list[int]], sort: _Sort, automat
             plain.append(_example(items, collection))
     found = []
     if contradicting:
-        title = f"{_groups(contradicting)} of {sort.what} with different {'numbers' if numbers else 'labels'}"
-        advice = "keep each image once, under its right label"
+        title = f"{_groups(contradicting)} of {sort.what} with different {what}"
+        advice = f"keep each image once, with its right {what if what in ('numbers', 'boxes') else what[:-1]}"
         found.append(_finding(f"{sort.kind}-with-different-labels", sort.grave, title, advice, contradicting))
     if crossing:
         title = f"{_groups(crossing)} of {sort.what}, in more than one part"
@@ -89,9 +90,9 @@ def _judge(collection: Collection, groups: list[list[int]], sort: _Sort, automat
 
 
 def _contradict(items: list[Item], task: str, sort: _Sort) -> bool:
-    """Different classes. Different numbers only where the images are the same to the byte: two frames of a film may
-    well differ in what was measured."""
-    if task == "regress" and sort is _NEAR:
+    """Different classes. Different numbers, boxes and masks only where the images are the same to the byte: two frames
+    of a film may well differ in what was measured."""
+    if task in ("regress", "detect", "segment") and sort is _NEAR:
         return False
     return len({item.target for item in items}) > 1
 
@@ -99,7 +100,7 @@ def _contradict(items: list[Item], task: str, sort: _Sort) -> bool:
 def _example(items: list[Item], collection: Collection) -> Example:
     """The files, and what tells them apart."""
     notes = []
-    if len({item.target for item in items}) > 1:
+    if collection.task != "segment" and len({item.target for item in items}) > 1:
         notes.append(" / ".join(dict.fromkeys(_target(item, collection) for item in items)))
     if len({item.split for item in items}) > 1:
         notes.append(" / ".join(dict.fromkeys(item.split or "train" for item in items)))
@@ -107,6 +108,8 @@ def _example(items: list[Item], collection: Collection) -> Example:
 
 
 def _target(item: Item, collection: Collection) -> str:
+    if isinstance(item.target, Boxes):
+        return counted(len(item.target), "box", "boxes")
     if collection.task == "regress":
         return " ".join(f"{value:g}" for value in item.target) if isinstance(item.target, tuple) else ""
     return "|".join(collection.labels[number] for number in item.classes()) or "(none)"

@@ -7,12 +7,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vitrail.data.boxes import Boxes
 from vitrail.data.findings import Example, Finding, single
+from vitrail.data.masks import Mask
 from vitrail.data.names import counted, listing, shown
 from vitrail.errors import VitrailError
 
 SPLITS = ("train", "val", "test")
-TASKS = ("classify", "multilabel", "regress")
+TASKS = ("classify", "multilabel", "regress", "segment", "detect")
+_DIRECTLY = ("unknown-class-index",)  # findings of a layout that leave nothing to learn from
 _SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
@@ -27,24 +30,30 @@ def split_name(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image. The target is a class, the classes it has, or the numbers to predict; split None: none was given."""
+    """One image. The target is a class, the classes it has, the numbers to predict, its boxes, or a class for every
+    pixel; split None: none was given."""
 
     path: Path
-    target: int | tuple[int, ...] | tuple[float, ...]
+    target: int | tuple[int, ...] | tuple[float, ...] | Boxes | Mask
     split: str | None = None
     group: str | None = None  # images of one group stay on one side of a split
 
     def classes(self) -> tuple[int, ...]:
-        """The classes of a target that has some, for counting; none for numbers."""
+        """The classes of a target that has some, for counting: of every box, none for numbers, and none for a mask,
+        whose classes nobody knows before it is read."""
         if isinstance(self.target, int):
             return (self.target,)
+        if isinstance(self.target, Boxes):
+            return self.target.counted()
+        if isinstance(self.target, Mask):
+            return ()
         return tuple(value for value in self.target if isinstance(value, int))
 
 
 @dataclass(frozen=True)
 class Collection:
     root: Path  # what paths are shown relative to
-    layout: str  # folders, split-folders or table
+    layout: str  # one of layouts.LAYOUTS
     task: str
     labels: tuple[str, ...]  # class names in order, or the names of the numbers
     items: tuple[Item, ...] = field(repr=False)
@@ -60,18 +69,21 @@ class Collection:
         return tuple(item for item in self.items if (item.split or "train") == split)
 
     def class_counts(self, split: str | None = None) -> list[int]:
-        """Images of each class, in the order of `labels`."""
+        """Images of each class, in the order of `labels`; boxes of each class where there are boxes."""
         items = self.items if split is None else self.part(split)
         found = Counter(label for item in items for label in item.classes())
         return [found[number] for number in range(len(self.labels))]
 
     def describe(self, fraction: float = 0.2) -> str:
         """The one line that says what was found and how it was taken."""
-        where = {"folders": "folders", "split-folders": "folders by part"}.get(self.layout)
-        where = where or shown(self.table.name if self.table else "table")
-        images = counted(len(self.items), "image")
+        where, images = self._where(), counted(len(self.items), "image")
+        classes = counted(len(self.labels), "class", "classes")
         if self.task == "classify":
-            what = f"{images} in {counted(len(self.labels), 'class', 'classes')} ({where})"
+            what = f"{images} in {classes} ({where})"
+        elif self.task == "detect":
+            what = f"{images} with {counted(sum(self.class_counts()), 'box', 'boxes')} of {classes} ({where})"
+        elif self.task == "segment":
+            what = f"{images} with masks of {classes} ({where})"
         elif self.task == "multilabel":
             what = f"{images} with {counted(len(self.labels), 'label')}, several on one image ({where})"
         else:
@@ -82,6 +94,18 @@ class Collection:
             return what
         of = " of train" if any(item.split for item in self.items) else ""
         return f"{what}, no validation part: {100 * fraction:.3g} %{of} will be held out"
+
+    def _where(self) -> str:
+        by_part = " by part" if any(item.split for item in self.items) else ""
+        known = {
+            "folders": "folders",
+            "split-folders": "folders by part",
+            "masks": f"images and masks{by_part}",
+            "coco": "COCO",
+            "voc": "Pascal VOC",
+            "yolo": "YOLO",
+        }
+        return known.get(self.layout) or shown(self.table.name if self.table else "table")
 
     def replace(self, **changes: object) -> Collection:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
@@ -104,6 +128,10 @@ def obstacles(collection: Collection) -> list[Finding]:
         ]
     if collection.task == "regress":
         return _constant_targets(collection, train)
+    if collection.task == "segment":
+        return [finding for finding in collection.findings if finding.kind in _DIRECTLY][:1]
+    if collection.task == "detect":
+        return _no_boxes(collection)
     counts = collection.class_counts("train")
     present = [number for number, count in enumerate(counts) if count]
     if collection.task == "classify" and len(present) < 2 and len(collection.labels) < 2:
@@ -137,6 +165,13 @@ def _one_class(collection: Collection) -> Finding:
         advice = f"its {len(inner)} folders look like classes, so you may mean {shown(collection.root / label)}"
     count = len(collection.items)
     return Finding("one-class", "error", f"there is one class only, {label!r}", advice, count)
+
+
+def _no_boxes(collection: Collection) -> list[Finding]:
+    if any(collection.class_counts("train")):
+        return []
+    advice = "annotate some of the objects to be found"
+    return [Finding("no-boxes", "error", "no training image has a box", advice, len(collection.part("train")))]
 
 
 def _constant_targets(collection: Collection, train: tuple[Item, ...]) -> list[Finding]:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from vitrail.data.augment import Augmentation, augment
 from vitrail.data.mixing import mix
 from vitrail.data.order import Drawn, Order
 from vitrail.data.store import Store
+from vitrail.data.truths import Truths
 from vitrail.data.unreadable import UnreadableImage
 from vitrail.errors import VitrailError
 from vitrail.tasks.task import Mix
@@ -30,13 +32,23 @@ class Batch:
 
     step: int
     images: Tensor  # (B, C, H, W), normalised
+    targets: Tensor  # (B, ...) what is to be learnt, as augmentation left it
     places: NDArray[np.int64]  # (B,) into the list of training images
     mix: Mix | None
+
+
+class Taken(NamedTuple):
+    """The pictures of a step before they are augmented, and what is known of them."""
+
+    pixels: Tensor  # uint8 (B, H, W, C)
+    sizes: NDArray[np.int64]  # (B, 2) their own heights and widths
+    truth: Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
     store: Store
+    truths: Truths
     order: Order
     preprocessing: Preprocessing
     augmentation: Augmentation
@@ -75,20 +87,20 @@ class Feed:
         mine = slice(rank * self.order.batch // world, (rank + 1) * self.order.batch // world)
         return Drawn(whole.epoch, whole.places[mine], whole.keys[mine])
 
-    def _taken(self, drawn: Drawn) -> tuple[Tensor, NDArray[np.int64]]:
+    def _taken(self, drawn: Drawn) -> Taken:
         try:
-            return self.store.take(drawn.places)
+            return Taken(*self.store.take(drawn.places), self.truths.take(drawn.places))
         except UnreadableImage as error:
             raise VitrailError(f"{error}: it was readable when the run began; mend it or take it out") from None
 
     # Augmented here, not beforehand: on a CPU its threads and the model's would only get into each other's way.
-    def _batch(self, step: int, drawn: Drawn, pictures: tuple[Tensor, NDArray[np.int64]]) -> Batch:
-        pixels, sizes = pictures
-        how, rule = self.preprocessing, self.preprocessing.resize
-        images = augment(
-            pixels, sizes, how.size, rule, self.augmentation, self.seed, drawn.epoch, drawn.keys, fill=how.mean
+    def _batch(self, step: int, drawn: Drawn, taken: Taken) -> Batch:
+        how, seed = self.preprocessing, self.seed
+        images, maps = augment(
+            taken.pixels, taken.sizes, how.size, how.resize, self.augmentation, seed, drawn.epoch, drawn.keys, how.mean
         )
+        targets = self.truths.moved(taken.truth, maps, how.size)
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (how.mean, how.std))
         images = images.sub_(mean).div_(std)
         images, mixed = mix(images, self.mixup, self.cutmix, self.seed, step, self.share)
-        return Batch(step, images, drawn.places, mixed)
+        return Batch(step, images, targets, drawn.places, mixed)

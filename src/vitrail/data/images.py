@@ -102,9 +102,9 @@ def open_image(data: bytes, name: str) -> Image.Image:
         raise UnreadableImage(name, "empty", "is empty (0 bytes)")
     try:
         with as_sentences(name, data):
-            image = Image.open(io.BytesIO(data), formats=_formats())
+            image = Image.open(io.BytesIO(data), formats=known_formats())
     except UnidentifiedImageError:
-        raise UnreadableImage(name, *what_it_is(data, _formats())) from None
+        raise UnreadableImage(name, *what_it_is(data, known_formats())) from None
     if image.width * image.height > MAX_PIXELS:
         raise too_large(name)
     return image
@@ -162,7 +162,7 @@ def read_file(path: Path) -> bytes:
 
 
 @functools.cache
-def _formats() -> tuple[str, ...]:
+def known_formats() -> tuple[str, ...]:
     """Those of FORMATS that this Pillow knows; HEIF comes with the package pillow-heif."""
     try:
         import pillow_heif

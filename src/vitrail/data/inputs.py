@@ -15,6 +15,7 @@ from PIL import Image
 if TYPE_CHECKING:  # reading and checking images must not wait for torch
     from torch import Tensor
 
+    from vitrail.tasks.frame import Frame
     from vitrail.weights.preprocessing import Preprocessing
 
 _FILTERS = {
@@ -30,17 +31,32 @@ def prepare(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[n
 
     crop: the image covers size / crop_fraction, then the centre is cut out. squash: the same without its aspect.
     pad: the whole image fits inside, and the rest has the mean colour, which is 0 for the network.
+    window: what is in the middle, at its own scale, is what one window shows.
     """
     _check(image, preprocessing)
     height, width = preprocessing.size
     if preprocessing.resize == "pad":
         return _letterbox(image, preprocessing)
+    if preprocessing.resize == "window":
+        return _middle(image, preprocessing)
     goal = before_crop(preprocessing)
     if preprocessing.resize == "crop":
         goal = _covering(image.shape[:2], goal)
     resized = resize(image, goal, preprocessing.interpolation)
     top, left = (goal[0] - height) // 2, (goal[1] - width) // 2
     return resized[top : top + height, left : left + width].copy()
+
+
+def frame_of(own: tuple[int, int], preprocessing: Preprocessing) -> Frame:
+    """Where `prepare` puts a picture of this size, for the rules that show all of it: pad and squash."""
+    from vitrail.tasks.frame import Frame
+
+    height, width = preprocessing.size
+    if preprocessing.resize != "pad":
+        return Frame(own, (0, 0, height, width), preprocessing.size)
+    fitted = _fitted(own, preprocessing.size)
+    top, left = (height - fitted[0]) // 2, (width - fitted[1]) // 2
+    return Frame(own, (top, left, top + fitted[0], left + fitted[1]), preprocessing.size)
 
 
 def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -75,17 +91,37 @@ def _covering(size: tuple[int, ...], goal: tuple[int, int]) -> tuple[int, int]:
 
 def _letterbox(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
     height, width = preprocessing.size
-    scale = min(height / image.shape[0], width / image.shape[1])
-    fitted = (
-        min(height, max(1, round(image.shape[0] * scale))),
-        min(width, max(1, round(image.shape[1] * scale))),
-    )
-    colour = np.rint(np.clip(preprocessing.mean, 0, 1) * np.float64(255)).astype(np.uint8)
-    canvas = np.empty((height, width, image.shape[2]), dtype=np.uint8)
-    canvas[:] = colour
+    fitted = _fitted(image.shape[:2], preprocessing.size)
+    canvas = _canvas(preprocessing)
     top, left = (height - fitted[0]) // 2, (width - fitted[1]) // 2
     canvas[top : top + fitted[0], left : left + fitted[1]] = resize(image, fitted, preprocessing.interpolation)
     return canvas
+
+
+def _middle(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """The middle of a large picture, or a small one in the middle."""
+    canvas = _canvas(preprocessing)
+    shown, there = [], []
+    for side, own in zip(preprocessing.size, image.shape[:2], strict=True):
+        length = min(side, own)
+        there.append(slice((side - length) // 2, (side - length) // 2 + length))
+        shown.append(slice((own - length) // 2, (own - length) // 2 + length))
+    canvas[tuple(there)] = image[tuple(shown)]
+    return canvas
+
+
+def _canvas(preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """An input of the mean colour."""
+    colour = np.rint(np.clip(preprocessing.mean, 0, 1) * np.float64(255)).astype(np.uint8)
+    canvas = np.empty((*preprocessing.size, preprocessing.channels), dtype=np.uint8)
+    canvas[:] = colour
+    return canvas
+
+
+def _fitted(own: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
+    """The largest (height, width) of the picture's aspect that fits into the size."""
+    scale = min(size[0] / own[0], size[1] / own[1])
+    return min(size[0], max(1, round(own[0] * scale))), min(size[1], max(1, round(own[1] * scale)))
 
 
 def resize(image: NDArray[np.uint8], size: tuple[int, int], interpolation: str) -> NDArray[np.uint8]:

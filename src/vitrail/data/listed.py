@@ -111,9 +111,10 @@ def _numbers(table: Table, wanted: Sequence[str] | None) -> _Targets:
     unknown = [column for column in wanted or () if column not in table.columns]
     if unknown:
         raise VitrailError(f"{name} has no column {unknown[0]!r}; its columns: {', '.join(table.columns)}")
-    if wanted is None and "label" in table.columns:
-        wanted = ["label"]
-    chosen = list(wanted or [column for column in free if is_numeric(table.columns[column])])
+    numeric = [column for column in free if is_numeric(table.columns[column])]
+    if wanted is None and "label" in table.columns and (not numeric or is_numeric(table.columns["label"])):
+        wanted = ["label"]  # named so on purpose, unless it holds words and others hold numbers
+    chosen = list(wanted or numeric)
     if not chosen:
         columns = ", ".join(table.columns)
         raise VitrailError(f"{name} has no column 'label', 'labels' or of numbers to learn; its columns: {columns}")

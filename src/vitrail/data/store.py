@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,7 @@ class Shape:
     height: int
     width: int
     channels: int
+    exact: bool = False  # whether the pictures' own sizes are asked for to the pixel, not only their aspects
 
     @property
     def bytes(self) -> int:
@@ -50,7 +51,7 @@ class Store(Protocol):
 
 def squashed(path: Path, shape: Shape) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """One picture at the stored size, and its own height and width."""
-    pixels = read_image(path, shape.channels, target=(shape.height, shape.width))
+    pixels = read_image(path, shape.channels, target=None if shape.exact else (shape.height, shape.width))
     size = pixels.shape[0], pixels.shape[1]  # of a JPEG decoded at reduced scale: the aspect is what counts
     return resize(pixels, (shape.height, shape.width), "bilinear"), size
 
@@ -86,12 +87,12 @@ class Kept:
 
 
 class Whole:
-    """A store without its broken places: the others move up."""
+    """A store without the places that nothing can be learnt from: the others move up."""
 
-    def __init__(self, store: Store, count: int) -> None:
+    def __init__(self, store: Store, count: int, without: Collection[int]) -> None:
         self.store = store
         self.broken: dict[int, UnreadableImage] = {}
-        self.places = np.array([place for place in range(count) if place not in store.broken], dtype=np.int64)
+        self.places = np.array([place for place in range(count) if place not in without], dtype=np.int64)
 
     def take(self, places: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
         return self.store.take(self.places[places])

@@ -31,9 +31,11 @@ from vitrail.infer.opening import task_of
 from vitrail.infer.predictor import chosen_device
 from vitrail.infer.reading import SOURCES, Source, read_source
 from vitrail.model.presets import is_preset
+from vitrail.model.vit import without_head
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
+DENSE_NOTE = "This model answers about places, so what is explained here is the picture's embedding; `predict` answers."
 EVERY = 2_000_000  # entries of maps of all pairs: 12 blocks of 400 tokens, one of 1,400
 
 
@@ -102,6 +104,9 @@ class Explainer:
         self.checkpoint = model if isinstance(model, Checkpoint) else opened(model)
         self.device = chosen_device(device)
         self.model = self.checkpoint.model.to(self.device)
+        self.dense = self.model.config.is_dense
+        if self.dense:  # what it answers about places is for `predict`; here its encoder is looked at
+            self.model = without_head(self.model)
         self.query, self.top = query, top
         self.blocks = chosen_blocks(blocks, self.model.config.depth)
         self.heads = chosen_heads(heads, self.model.config.heads)
@@ -111,7 +116,7 @@ class Explainer:
         if image_size is not None:
             size = (image_size, image_size) if isinstance(image_size, int) else image_size
             self.preprocessing = self.preprocessing.replace(size=fitting(size, self.model.config.patch_size))
-        self.labels = None if self.checkpoint.config.classes == 0 else task_of(self.checkpoint).labels
+        self.labels = None if self.model.config.classes == 0 else task_of(self.checkpoint).labels
         self.target = self._target(target)
 
     def __call__(self, source: Source, name: str = "the image") -> Explanation:
@@ -140,19 +145,21 @@ class Explainer:
 
     def _answered(self, name: str, picture: NDArray[np.uint8], question: Question) -> Explanation:
         patch = self.model.config.patch_size
-        answer, target = None, None
-        if self.labels is not None:
-            assert question.targets is not None
-            answer = task_of(self.checkpoint).answer(question.outputs.cpu(), self.top)[0]
+        answer, target, words = None, None, None
+        if self.labels is not None and question.targets is not None:
+            task = task_of(self.checkpoint)
+            answer = task.answer(question.outputs.cpu(), self.top)[0]
+            words = task.words(answer)
             target = self.labels[int(question.targets[0])]
             value = float(question.outputs[0, question.targets[0]])
-        if self.checkpoint.task != "regress" or self.labels is None:
+        if self.checkpoint.task != "regress" or target is None:
             value = float(question.value(question.outputs)[0])
         grid = picture.shape[0] // patch[0], picture.shape[1] // patch[1]
         notes = [note for note in self.checkpoint.notes if note.startswith("fresh weights")]
-        return Explanation(
-            name, picture, answer, target, value, grid, prefix_names=prefix_names(self.model.config), notes=notes
-        )
+        if self.dense:
+            notes.append(DENSE_NOTE)
+        names = prefix_names(self.model.config)
+        return Explanation(name, picture, answer, target, value, grid, prefix_names=names, notes=notes, words=words)
 
     def _add_attention(self, found: Explanation, images: Tensor) -> None:
         config = self.model.config

@@ -42,6 +42,7 @@ class Explanation:
     masks: NDArray[np.bool_] | None = None  # (heads, h, w): 60 % of the mass in the last of the blocks
     foreground: NDArray[np.bool_] | None = None  # (h, w)
     components: NDArray[np.float32] | None = None  # (h, w, 3), from 0 to 1
+    words: str | None = None  # the answer as a line of text
     maps: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     curves: dict[str, Curves] = field(default_factory=dict)
     best: str | None = None  # the method to trust, where `compare` was asked for

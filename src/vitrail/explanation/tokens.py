@@ -18,7 +18,8 @@ def prefix_names(config: ViTConfig) -> list[str]:
     """What stands before the patches, in order."""
     names = ["[CLS]"] if config.cls_token else []
     names += ["[DIST]"] if config.distillation else []
-    return names + [f"register {number}" for number in range(config.registers)]
+    names += [f"register {number}" for number in range(config.registers)]
+    return names + [f"query {number}" for number in range(config.prefix - len(names))]
 
 
 def token_of(query: Query, config: ViTConfig, grid: Grid) -> int:

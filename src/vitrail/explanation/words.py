@@ -10,15 +10,13 @@ from vitrail.data.names import shown
 from vitrail.explanation.faithfulness import Curves, average, best_of
 from vitrail.explanation.masks import SHARE, mass_masks
 from vitrail.explanation.result import METHODS, Explanation
-from vitrail.infer.words import in_words
 
 LITTLE = 0.05  # of a score: below, the answer depends too little on the patches for the order to matter
 
 
 def lines_of(found: Explanation) -> list[str]:
     """The answer, where it comes from, and what is to be known about it."""
-    answer = "an embedding, not an answer" if found.answer is None else in_words(found.answer)
-    lines = [f"{shown(found.name)}: {answer}"]
+    lines = [f"{shown(found.name)}: {found.words or 'an embedding, not an answer'}"]
     lines.append(f"  {where(found)}")
     if found.attention is not None and found.prefix is not None and found.prefix.shape[2]:
         share = float(found.prefix[-1].sum(1).mean())

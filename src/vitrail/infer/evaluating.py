@@ -7,14 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.dense_options import DenseOptions
 from vitrail.data.names import counted
 from vitrail.infer.evaluate import evaluate
 from vitrail.infer.measures import to_text
 
 
-def run_evaluate(model: str | Path, data: str | Path, *, as_json: bool = False, **how: Any) -> None:
+def run_evaluate(
+    model: str | Path, data: str | Path, *, as_json: bool = False, ignore: int | None = None, **how: Any
+) -> None:
     """`how`: as `evaluate` takes it. With as_json, what was left out is said on standard error as well."""
-    result = evaluate(model, data, **how)
+    dense = None if ignore is None else DenseOptions(ignore=ignore)
+    result = evaluate(model, data, dense=dense, **how)
     if not as_json:
         print(to_text(result))
         return

@@ -13,16 +13,17 @@ ROWS = 40  # labels that are shown
 PAIRS = 10
 NAME = 32  # columns that a label may take
 NAMES = {"ece": "calibration error (ECE)", "top5_accuracy": "top-5 accuracy", "macro_f1": "macro F1"}
-NAMES |= {"micro_f1": "micro F1", "f1": "F1", "support": "images"}
-RANKED = ("f1", "R2")  # by which the worst label comes first
+NAMES |= {"micro_f1": "micro F1", "f1": "F1", "iou": "IoU", "boundary_f1": "boundary F1"}
+RANKED = ("iou", "AP50", "f1", "R2")  # by which the worst label comes first
 
 
 def to_text(result: Mapping[str, Any]) -> str:
     """The result of `evaluate` for people."""
     task = task_for(result["task"], [row["label"] for row in result["per_label"]])
-    parts = [_headline(result, task), _metrics(result, task), _labels(result["per_label"])]
+    counted_as = "objects" if result["task"] == "detect" else "images"
+    parts = [_headline(result, task), _metrics(result, task), _labels(result["per_label"], counted_as)]
     if result.get("confused_pairs"):
-        parts.append(_pairs(result["confused_pairs"]))
+        parts.append(_pairs(result["confused_pairs"], "pixels" if task.dense else "images"))
     return "\n\n".join(parts)
 
 
@@ -53,14 +54,14 @@ def _metrics(result: Mapping[str, Any], task: Task) -> str:
     return table(rows)
 
 
-def _labels(per_label: Sequence[Mapping[str, Any]]) -> str:
+def _labels(per_label: Sequence[Mapping[str, Any]], support: str) -> str:
     """A row a label, the worst first; a label without images has nothing to show."""
     columns = [name for name, value in per_label[0].items() if not isinstance(value, dict | list)]
     ranked = [name for name in RANKED if name in columns]
     known = [row for row in per_label if row.get(ranked[0]) is not None] if ranked else list(per_label)
     if ranked:
         known.sort(key=lambda row: row[ranked[0]])
-    cells = [_column(name, known[:ROWS]) for name in columns]
+    cells = [_column(name, known[:ROWS], support) for name in columns]
     text = table([list(row) for row in zip(*cells, strict=True)])
     if len(known) > ROWS:
         text += f"\n  and {len(known) - ROWS:,} better ones: --json has them all"
@@ -69,13 +70,13 @@ def _labels(per_label: Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
-def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _column(name: str, rows: Sequence[Mapping[str, Any]], support: str) -> list[str]:
     """The title and the cells, in one form for the whole column so that they can be compared."""
     values = [row[name] for row in rows]
     if name == "label":
         return ["worst first" if len(rows) > 1 else "", *(_cut(value) for value in values)]
     small = all(abs(value) <= 1 for value in values if isinstance(value, float))
-    return [_title(name), *(_cell(value, small) for value in values)]
+    return [support if name == "support" else _title(name), *(_cell(value, small) for value in values)]
 
 
 def _cell(value: Any, small: bool) -> str:
@@ -86,10 +87,10 @@ def _cell(value: Any, small: bool) -> str:
     return f"{value:.3f}" if small else f"{value:.4g}"
 
 
-def _pairs(pairs: Sequence[Mapping[str, Any]]) -> str:
+def _pairs(pairs: Sequence[Mapping[str, Any]], what: str) -> str:
     rows = [["most confused", "", "", ""]]
     for pair in pairs[:PAIRS]:
-        share = f"{100 * pair['share']:.1f} % of its images"
+        share = f"{100 * pair['share']:.1f} % of its {what}"
         rows.append([_cut(pair["truth"]), f"taken for {_cut(pair['answer'])}", f"{pair['count']:,}", share])
     return table(rows, left=2)
 

@@ -7,9 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from vitrail.data.collection import Item
 from vitrail.data.names import listing, nfc
+from vitrail.data.truths import OwnTruths
 from vitrail.errors import VitrailError
+from vitrail.tasks.dense import IGNORE
 
 
 def targets_for(
@@ -32,6 +37,31 @@ def targets_for(
         place[item.target] if isinstance(item.target, int) else tuple(sorted(place[one] for one in item.classes()))
         for item in items
     ]
+
+
+def renamed(truths: OwnTruths, theirs: Sequence[str], ours: Sequence[str] | None) -> OwnTruths:
+    """Masks and boxes with the model's numbers instead of the data's."""
+    if ours is None:
+        raise VitrailError("the model file has no class names to match with the data's: train it with names")
+    if list(theirs) == list(ours):
+        return truths
+    return Renamed(truths, _places(theirs, ours))
+
+
+class Renamed:
+    """The truth with other numbers for the classes."""
+
+    def __init__(self, truths: OwnTruths, places: Sequence[int]) -> None:
+        self.truths = truths
+        self.table = torch.full((256,), IGNORE)
+        self.table[: len(places)] = torch.tensor(places)
+
+    def own(self, place: int) -> Tensor:
+        found = self.truths.own(place)
+        if not found.is_floating_point():
+            return self.table[found.long()].to(found.dtype)  # a mask
+        found[:, 0] = self.table[found[:, 0].long()].to(found.dtype)  # boxes, the class first
+        return found
 
 
 def _places(names: Sequence[str], ours: Sequence[str]) -> list[int]:

@@ -27,4 +27,8 @@ def task_of(checkpoint: Checkpoint) -> Task:
     if labels is None:
         word = "number" if checkpoint.task == "regress" else "class"
         labels = [f"{word} {place}" for place in range(checkpoint.config.classes)]
-    return task_for(checkpoint.task, labels)
+    task = task_for(checkpoint.task, labels)
+    learned = checkpoint.provenance.get("training")
+    if task.dense and isinstance(learned, dict) and isinstance(learned.get("task"), dict):
+        task.load_state_dict(learned["task"])  # other tasks have it in their head's last layer
+    return task

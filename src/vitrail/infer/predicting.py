@@ -10,6 +10,7 @@ from pathlib import Path
 from vitrail.data.names import counted
 from vitrail.errors import VitrailError
 from vitrail.infer.opening import open_model, task_of
+from vitrail.infer.pictures import pictures_in
 from vitrail.infer.predictor import Predictor
 from vitrail.infer.progress import Counter
 from vitrail.infer.rows import STDOUT, Write, csv_rows, json_rows, text_lines
@@ -24,6 +25,7 @@ def run_predict(
     top: int = 5,
     json: str | Path | None = None,
     csv: str | Path | None = None,
+    out: str | Path | None = None,
     batch_size: int | None = None,
     workers: int = 2,
     device: str = "auto",
@@ -31,7 +33,7 @@ def run_predict(
     """Answer for every image; the result is the exit code: 0, or 1 where one could not be read or there was none.
 
     images: files, folders, and '-' for paths on standard input. json, csv: files to write instead of lines of text;
-    '-' is standard output.
+    '-' is standard output. out: a folder for pictures of the answers, where the task gives some: masks, boxes.
     """
     if str(json) == str(csv) == STDOUT:
         raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
@@ -43,6 +45,8 @@ def run_predict(
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
     with contextlib.ExitStack() as stack:
         writes = _outlets(stack, task, top, json, csv)
+        if out is not None:
+            writes.append(stack.enter_context(pictures_in(out, task)))
         counter = stack.enter_context(Counter(wanted=not quiet))
         for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand(images), top))):
             unreadable += prediction.error is not None
@@ -61,7 +65,7 @@ def _outlets(
         writes.append(stack.enter_context(json_rows(json)))
     if csv is not None:
         writes.append(stack.enter_context(csv_rows(csv, task, top)))
-    return writes or [text_lines()]
+    return writes or [text_lines(task)]
 
 
 def _summary(counter: Counter, unreadable: int) -> str:

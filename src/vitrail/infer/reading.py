@@ -25,25 +25,26 @@ _LOADING = threading.Lock()  # Pillow reads a file on first use, and two threads
 
 def read_source(source: Source, preprocessing: Preprocessing, name: str) -> NDArray[np.uint8]:
     """uint8 (h, w, C) of the model's size, or UnreadableImage. `name`: what an error calls it, if it has no path."""
+    return prepare(read_picture(source, preprocessing.channels, name, before_crop(preprocessing)), preprocessing)
+
+
+def read_picture(source: Source, channels: int, name: str, target: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """uint8 (H, W, C), upright, at its own size, or for a JPEG at a smaller one that still covers the target."""
     if isinstance(source, str | Path):
-        pixels = read_image(source, preprocessing.channels, target=before_crop(preprocessing))
-    elif isinstance(source, bytes):
-        pixels = _from_bytes(source, preprocessing, name)
-    elif isinstance(source, Image.Image):
-        pixels = _from_picture(source, preprocessing.channels, name)
-    elif isinstance(source, np.ndarray):
-        pixels = _from_numbers(source, preprocessing.channels, name)
-    else:
-        kind = type(source).__name__
-        raise VitrailError(
-            f"{name} is a {kind}: give a path, bytes, a Pillow image or an array (height, width, channels)"
-        )
-    return prepare(pixels, preprocessing)
+        return read_image(source, channels, target=target)
+    if isinstance(source, bytes):
+        return _from_bytes(source, channels, name, target)
+    if isinstance(source, Image.Image):
+        return _from_picture(source, channels, name)
+    if isinstance(source, np.ndarray):
+        return _from_numbers(source, channels, name)
+    kind = type(source).__name__
+    raise VitrailError(f"{name} is a {kind}: give a path, bytes, a Pillow image or an array (height, width, channels)")
 
 
-def _from_bytes(data: bytes, preprocessing: Preprocessing, name: str) -> NDArray[np.uint8]:
+def _from_bytes(data: bytes, channels: int, name: str, target: tuple[int, int] | None) -> NDArray[np.uint8]:
     try:
-        return read_image(data, preprocessing.channels, target=before_crop(preprocessing))
+        return read_image(data, channels, target=target)
     except UnreadableImage as error:
         raise UnreadableImage(name, error.kind, error.why) from None
 

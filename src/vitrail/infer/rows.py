@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-import torch
+import numpy as np
 
 from vitrail.data.names import shown
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.infer.predictor import Prediction, name_of
-from vitrail.infer.words import in_words
 from vitrail.tasks.task import Task
 
 STDOUT = "-"
@@ -27,17 +26,19 @@ Write: TypeAlias = Callable[[Prediction], None]
 def row_of(prediction: Prediction) -> dict[str, Any]:
     """One prediction, fit for JSON."""
     image = {"image": name_of(prediction.source)}
-    return image | ({"error": str(prediction.error)} if prediction.answer is None else prediction.answer)
+    if prediction.answer is None:
+        return image | {"error": str(prediction.error)}
+    return image | {key: value for key, value in prediction.answer.items() if not isinstance(value, np.ndarray)}
 
 
-def as_line(prediction: Prediction) -> str:
+def as_line(prediction: Prediction, task: Task) -> str:
     """One prediction for people."""
-    what = f"error: {prediction.error.why}" if prediction.error is not None else in_words(prediction.answer or {})
+    what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(prediction.answer or {})
     return f"{shown(name_of(prediction.source))}: {what}"
 
 
-def text_lines() -> Write:
-    return lambda prediction: Stdout().write(as_line(prediction) + "\n")
+def text_lines(task: Task) -> Write:
+    return lambda prediction: Stdout().write(as_line(prediction, task) + "\n")
 
 
 class Stdout:
@@ -70,7 +71,7 @@ def json_rows(path: str | Path) -> Iterator[Write]:
 @contextlib.contextmanager
 def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
     """Columns: image, those of the task's rows, error; they are the same whatever the answers are."""
-    columns = list(task.row(task.answer(torch.zeros(1, task.outputs), top)[0]))
+    columns = task.columns(top)
     header = ["image", *columns, "error" if "error" not in columns else "image_error"]
     with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
         writer = csv.writer(file, lineterminator="\n")

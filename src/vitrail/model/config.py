@@ -21,8 +21,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "final_norm": ("tokens", "pooled", "none"),
     "activation": ("gelu", "gelu_tanh", "quick_gelu", "swiglu"),
     "pool": ("cls", "mean", "cls_mean", "attention", "none"),
-    "head": ("linear", "mlp"),
+    "head": ("linear", "mlp", "mask_linear", "mask_decoder", "mask_queries", "box_tokens", "box_decoder"),
 }
+DENSE = ("mask_linear", "mask_decoder", "mask_queries", "box_tokens", "box_decoder")  # heads that read every patch
+QUERIES_AMONG_TOKENS = ("mask_queries", "box_tokens")  # heads whose queries go through the encoder
+HEADS_WITH_WIDTH = ("mlp", "mask_decoder", "mask_queries", "box_decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,7 @@ class ViTConfig:
     resample: str = "bicubic_antialias"  # how learned positions go to another grid; families differ, see positions.py
     rotary_base: float = 100.0
     stem_norm: bool = False  # CLIP's extra norm before the blocks
+    block_positions: bool = False  # YOLOS: learned positions are added again after every block but the last
 
     # 3. encoder
     width: int = 384
@@ -69,8 +73,10 @@ class ViTConfig:
     pool: str = "cls"
     final_norm: str | None = None  # tokens: before pooling; pooled: after it; none (post-norm blocks end in a norm)
     classes: int = 1000  # outputs of the head; 0: no head, the pooled vector itself
-    head: str = "linear"
-    head_width: int | None = None  # hidden width of head="mlp"
+    head: str = "linear"  # one answer an image: linear, mlp; every pixel: mask_...; objects: box_...
+    head_width: int | None = None  # hidden width of head="mlp", channels of "mask_decoder" and "mask_queries"
+    queries: int = 0  # learned tokens that look for something: one a class for "mask_queries", one a candidate object
+    head_depth: int = 0  # decoder blocks of head="box_decoder"
     head_bias: bool = True
 
     # training only
@@ -85,8 +91,14 @@ class ViTConfig:
         self._check_types()
         if self.mlp_width is None:
             self._set("mlp_width", 4 * self.width)
-        if self.head == "mlp" and self.head_width is None:
-            self._set("head_width", self.width)
+        if self.head_width is None:
+            self._set("head_width", self._usual_head_width())
+        if self.head == "mask_queries" and not self.queries:
+            self._set("queries", self.classes)
+        if self.head in ("box_tokens", "box_decoder") and not self.queries:
+            self._set("queries", 100)
+        if self.head == "box_decoder" and not self.head_depth:
+            self._set("head_depth", 2)
         if self.cls_position is None:
             self._set("cls_position", self._usual_cls_position())
         if self.final_norm is None:
@@ -109,8 +121,14 @@ class ViTConfig:
 
     @property
     def prefix(self) -> int:
-        """How many tokens stand before the patches: [CLS], distillation, registers."""
-        return int(self.cls_token) + int(self.distillation) + self.registers
+        """How many tokens stand before the patches: [CLS], distillation, registers, queries."""
+        among = self.queries if self.head in QUERIES_AMONG_TOKENS else 0
+        return int(self.cls_token) + int(self.distillation) + self.registers + among
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the head answers about places, not about the image as a whole."""
+        return bool(self.classes) and self.head in DENSE
 
     @property
     def prefix_positions(self) -> int:
@@ -138,14 +156,17 @@ class ViTConfig:
             raise VitrailError(_unknown_key(unknown[0]))
         follows = {
             "mlp_width": self.mlp_width == 4 * self.width,
-            "head_width": self.head == "mlp" and self.head_width == self.width,
+            "head_width": self.head_width == self._usual_head_width(),
             "cls_position": self.cls_position == self._usual_cls_position(),
             "final_norm": self.final_norm == ("tokens" if self.norm == "pre" else "none"),
         }
         values = {name: getattr(self, name) for name in _FIELDS}
         values.update({name: None for name, usual in follows.items() if usual})
-        if "head" in changes and changes["head"] != "mlp":
+        if "head" in changes and changes["head"] != self.head:
             values["head_width"] = None
+            values["head_depth"] = values["queries"] = 0
+        if self.head == "mask_queries":  # one a class, of another head none
+            values["queries"] = 0
         values.update(changes)
         return ViTConfig(**values)
 
@@ -183,6 +204,13 @@ class ViTConfig:
             return "none"
         return "learned" if self.positions == "learned" else "fixed"
 
+    def _usual_head_width(self) -> int | None:
+        if self.head == "mlp":
+            return self.width
+        if self.head == "box_decoder":  # it works on four times as many cells as there are patches
+            return min(128, max(32, self.width))
+        return max(32, min(self.width, 256)) if self.head in ("mask_decoder", "mask_queries") else None
+
     def _check_types(self) -> None:
         for name, field in _FIELDS.items():
             value = getattr(self, name)
@@ -206,7 +234,7 @@ class ViTConfig:
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
             if getattr(self, name) < 1:
                 raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("registers", "classes", "stem_blocks"):
+        for name in ("registers", "classes", "stem_blocks", "queries", "head_depth"):
             if getattr(self, name) < 0:
                 raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 0")
         for name in ("feature_channels", "head_width"):
@@ -242,14 +270,22 @@ class ViTConfig:
                 f"positions 'rotary' need width / heads divisible by 4, "
                 f"not {self.width} / {self.heads} = {self.head_dim}"
             )
+        if self.block_positions and self.positions != "learned":
+            raise VitrailError(f"block_positions true goes with positions 'learned', not {self.positions!r}")
         if self.stem == "features" and self.feature_channels is None:
             raise VitrailError("stem 'features' needs feature_channels, the channels of your CNN's feature map")
         if self.stem != "conv" and self.stem_blocks:
             raise VitrailError(f"stem_blocks {self.stem_blocks} goes with stem 'conv', not {self.stem!r}")
         if self.stem != "features" and self.feature_channels is not None:
             raise VitrailError(f"feature_channels {self.feature_channels} goes with stem 'features', not {self.stem!r}")
-        if self.head != "mlp" and self.head_width is not None:
+        if self.head_width is not None and self.head not in HEADS_WITH_WIDTH:
             raise VitrailError(f"head_width {self.head_width} goes with head 'mlp', not {self.head!r}")
+        if self.head == "mask_queries" and self.queries != self.classes:
+            raise VitrailError(
+                f"head 'mask_queries' has one query a class: set queries to {self.classes}, not {self.queries}"
+            )
+        if self.head_depth and self.head != "box_decoder":
+            raise VitrailError(f"head_depth {self.head_depth} goes with head 'box_decoder', not {self.head!r}")
         self._check_cls()
 
     def _check_cls(self) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vitrail.model.config import ViTConfig
+from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
+
+if TYPE_CHECKING:
+    from vitrail.model.dense import DenseHead
 
 FLOAT32 = 4  # bytes
 
@@ -68,6 +71,10 @@ def parameters(config: ViTConfig) -> int:
         total += 2 * (config.pooled_width if config.final_norm == "pooled" else width)
     if config.pool == "attention":
         total += width + 4 * _linear(width, width) + norm + _mlp_parameters(config)  # query, q k v and out, norm, MLP
+    if config.block_positions:
+        total += (config.depth - 1) * (config.prefix + config.patches) * width
+    if config.is_dense:
+        return total + sum(parameter.numel() for parameter in _dense_head(config).parameters())
     return total + _heads(config) * _head_parameters(config)
 
 
@@ -119,6 +126,8 @@ def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
     projections = 4 * tokens * width**2  # Q, K, V and out
     attention = 2 * tokens**2 * width  # scores Q K^T and weighted sum A V, over all heads
     blocks = config.depth * (projections + attention + tokens * _mlp_multiply_adds(config))
+    if config.is_dense:
+        return batch * (stem + blocks + _dense_head_multiply_adds(config))
     total = batch * (stem + blocks + _heads(config) * _answers(config) * _head_multiply_adds(config))
     if config.pool == "attention":
         # one query: K and V of every token, scores and sum, out, MLP; its own projection once for the whole batch
@@ -137,6 +146,37 @@ def _head_multiply_adds(config: ViTConfig) -> int:
     if hidden is None:
         return config.pooled_width * config.classes
     return config.pooled_width * hidden + hidden * config.classes
+
+
+# ---- heads that answer about places: counted, not calculated, for they are of many kinds
+
+
+def _dense_head(config: ViTConfig) -> DenseHead:
+    import torch  # here, for the arithmetic of all other heads needs none
+
+    from vitrail.model.dense import build_dense_head
+
+    with torch.device("meta"):
+        return build_dense_head(config)
+
+
+def _dense_head_multiply_adds(config: ViTConfig) -> int:
+    """Of one image, by torch's counter, on zeros of the right shapes."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from vitrail.model.dense import Seen
+
+    head = _dense_head(config).to_empty(device="cpu").eval()
+    for tensor in (*head.parameters(), *head.buffers()):
+        tensor.data.zero_()  # what happens to lie in memory may be no number
+    patches = torch.zeros(1, config.patches, config.width)
+    images = torch.zeros(1, config.channels, *config.image_size)
+    among = config.queries if config.head in QUERIES_AMONG_TOKENS else 0
+    seen = Seen(images, config.grid, (patches,) * len(head.taps), torch.zeros(1, among, config.width))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        head(seen)
+    return counter.get_total_flops() // 2
 
 
 # ---- memory

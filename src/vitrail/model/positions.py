@@ -76,6 +76,19 @@ class LearnedPositions(nn.Module):
         return torch.cat([self.table[: self.with_position], registers, patches])  # (prefix + N, D)
 
 
+class BlockPositions(nn.Module):
+    """YOLOS: tables of one vector a token, prefix tokens first, added after each block but the last."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.grid, self.rule, self.prefix = config.grid, config.resample, config.prefix
+        self.table = nn.Parameter(torch.empty(config.depth - 1, config.tokens, config.width))
+
+    def forward(self, block: int, grid: Grid) -> Tensor:
+        prefix, patches = self.table[block].split([self.prefix, self.table.shape[1] - self.prefix])
+        return torch.cat([prefix, resample(patches, self.grid, grid, self.rule)])  # (prefix + N, D)
+
+
 class FixedPositions(nn.Module):
     """Sinusoids, computed anew for every grid. [CLS] has the formula's own slot 0 (1-D: PE(0), the patches follow from
     1; 2-D: zeros, for it has neither row nor column), a learned vector, or nothing."""

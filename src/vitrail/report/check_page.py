@@ -27,7 +27,7 @@ def page(report: CheckReport) -> str:
         verdict=_verdict(report),
         tiles=_tiles(report),
         findings=finding_cards(report.findings, collection.root),
-        charts=_number_charts(report) if collection.task == "regress" else [_class_chart(report)],
+        charts=_charts(report),
         facts=[
             (title, [(what, f"{number:,}") for what, number in rows.items()])
             for title, rows in zip(("Types", "Kinds", "Most frequent sizes"), report.facts().values(), strict=True)
@@ -55,13 +55,37 @@ def _tiles(report: CheckReport) -> list[tuple[str, str]]:
 # ---- charts
 
 
-def _class_chart(report: CheckReport) -> dict[str, Any]:
+def _charts(report: CheckReport) -> list[dict[str, Any]]:
+    task = report.collection.task
+    if task == "regress":
+        return _number_charts(report)
+    if task == "segment":
+        return [_pixel_chart(report)] if report.masks else []
+    return [_class_chart(report, "Boxes of each class" if task == "detect" else "Images of each class")]
+
+
+def _pixel_chart(report: CheckReport) -> dict[str, Any]:
+    """How much of the masks each class has, the largest first."""
+    shares = sorted(zip(report.collection.labels, report.pixel_shares(), strict=True), key=lambda one: -one[1])
+    largest = max(share for _, share in shares) or 1.0
+    rows = [
+        {
+            "name": shown(name),
+            "parts": [{"split": "train", "width": f"{100 * share / largest:.2f}"}] if share else [],
+            "number": f"{100 * share:.3g} %",
+        }
+        for name, share in shares
+    ]
+    return {"title": "Pixels of each class", "key": [], "rows": rows[:BARS], "rest": rows[BARS:]}
+
+
+def _class_chart(report: CheckReport, title: str) -> dict[str, Any]:
     collection = report.collection
     by_split = {split: collection.class_counts(split) for split in SPLITS}
     totals = collection.class_counts()
     order = sorted(range(len(totals)), key=lambda number: -totals[number])
     rows = [_row(collection.labels[n], {split: by_split[split][n] for split in SPLITS}, max(totals)) for n in order]
-    return {"title": "Images of each class", "key": _key(report), "rows": rows[:BARS], "rest": rows[BARS:]}
+    return {"title": title, "key": _key(report), "rows": rows[:BARS], "rest": rows[BARS:]}
 
 
 def _number_charts(report: CheckReport) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from vitrail.data.check import check
+from vitrail.data.dense_options import DenseOptions
 from vitrail.data.threads import Progress
 from vitrail.files import write_text
 
@@ -23,6 +24,7 @@ def run_check(
     layout: str | None = None,
     task: str | None = None,
     targets: Sequence[str] | None = None,
+    dense: DenseOptions | None = None,
     seed: int = 0,
     workers: int | None = None,
     quiet: bool = False,
@@ -37,6 +39,7 @@ def run_check(
         layout=layout,
         task=task,
         targets=targets,
+        dense=dense,
         fast=fast,
         seed=seed,
         workers=workers,

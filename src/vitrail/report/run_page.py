@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from vitrail.data.findings import SEVERITIES, Finding
 from vitrail.data.names import counted
+from vitrail.report.box_cards import box_gallery, box_section
 from vitrail.report.confusion import PAIRS, confused_pairs, confusion_table
 from vitrail.report.curves import best_of, curves, speed_of
 from vitrail.report.finding_cards import finding_cards
 from vitrail.report.headline import headline
 from vitrail.report.label_table import label_table
+from vitrail.report.mask_cards import mask_gallery, mask_section
 from vitrail.report.metric_words import metric_rows
 from vitrail.report.mistakes import mistakes
 from vitrail.report.numbers import number_cards
@@ -26,6 +30,8 @@ _TASKS = {
     "classify": "classification",
     "multilabel": "multi-label classification",
     "regress": "regression",
+    "segment": "segmentation",
+    "detect": "detection",
 }
 
 
@@ -45,6 +51,9 @@ class RunRecord:
     findings: Sequence[Finding]  # of the data check
     facts: Sequence[tuple[str, str]]  # label and value: command, versions, machine, seed
     show: Callable[[str, float], str]  # Task.show: a metric's value as people read it
+    seen: Sequence[
+        tuple[Tensor, Tensor]
+    ] = ()  # answers about places: of each in results["worst"] the answer and the truth
 
 
 def page(record: RunRecord) -> str:
@@ -52,6 +61,7 @@ def page(record: RunRecord) -> str:
     results = record.results
     numbers = number_cards(results, record.files, record.root, record.show)
     pairs = confused_pairs(results)
+    places = _places(record)
     return render(
         "run.html",
         name=record.name,
@@ -63,14 +73,30 @@ def page(record: RunRecord) -> str:
         curves=curves(record.history, results["main_metric"], record.show),
         metrics=metric_rows(results, record.show),
         numbers=numbers,
-        confusion=confusion_table(results),
-        pairs=(pairs[:PAIRS], pairs[PAIRS:]),
-        labels=None if numbers else label_table(results["per_label"]),
+        masks=places.get("segment"),
+        boxes=places.get("detect"),
+        confusion=None if places else confusion_table(results),
+        pairs=([], []) if places else (pairs[:PAIRS], pairs[PAIRS:]),
+        labels=None if numbers or places else label_table(results["per_label"]),
         calibration=reliability_section(results),
-        mistakes=[] if numbers else mistakes(results["worst"], record.files, record.root),
+        mistakes=[] if numbers or places else mistakes(results["worst"], record.files, record.root),
         findings=finding_cards(record.findings, record.root, examples=EXAMPLES, pictured=PICTURED),
         made=f"{made()}.",
     )
+
+
+def _places(record: RunRecord) -> dict[str, Any]:
+    """The section of a task that answers about places, by the task's name."""
+    results, task = record.results, record.results["task"]
+    if task not in ("segment", "detect"):
+        return {}
+    decoded, truths = [one for one, _ in record.seen], [one for _, one in record.seen]
+    labels = [row["label"] for row in results["per_label"]]
+    if task == "segment":
+        pictures = mask_gallery(results["worst"], record.files, decoded, truths, labels, record.root)
+        return {task: mask_section(results, pictures)}
+    pictures = box_gallery(results, record.files, decoded, truths, labels, record.root)
+    return {task: box_section(results, pictures)}
 
 
 def _tiles(record: RunRecord) -> list[tuple[str, str]]:

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vitrail import __version__
+from vitrail.data.truths import dense_truths
 from vitrail.errors import VitrailError
 from vitrail.files import write_text
+from vitrail.infer.predictor import Predictor
 from vitrail.report.run_page import RunRecord, page
+from vitrail.report.samples import write_samples
 from vitrail.training.finish import Finished
 from vitrail.training.loop import Stopped
 from vitrail.training.progress import clock
@@ -65,6 +69,7 @@ def train(
     if int(os.environ.get("RANK", "0")) == 0:
         write_text(finished.folder.results, json.dumps(finished.results, indent=2) + "\n")
         write_text(finished.folder.report, page(record(finished)))
+        write_samples(finished.items, finished.task.labels, finished.folder.samples)
     return finished
 
 
@@ -117,10 +122,21 @@ def record(finished: Finished) -> RunRecord:
         reasons=plan.reasons,
         part=finished.part,
         results=finished.results,
-        files=finished.files,
+        files=[item.path for item in finished.items],
         root=finished.root,
         history=finished.folder.history(),
         findings=finished.findings,
         facts=facts,
         show=finished.task.show,
+        seen=_worst_seen(finished),
     )
+
+
+def _worst_seen(finished: Finished) -> list[tuple[Tensor, Tensor]]:
+    """Of the worst images the answer and the truth, which are too large to be kept for all."""
+    if not finished.task.dense:
+        return []
+    items = [finished.items[one["index"]] for one in finished.results["worst"]]
+    truths = dense_truths(items, (1, 1), 0.0, finished.settings.data.workers)
+    outputs = Predictor(finished.checkpoint).outputs(item.path for item in items)
+    return [(out, truths.own(place)) for place, (_, out) in enumerate(outputs) if isinstance(out, Tensor)]

@@ -14,7 +14,7 @@ from vitrail.errors import VitrailError
 from vitrail.tasks.calibration import reliability
 from vitrail.tasks.intervals import bootstrap as bootstrap_intervals
 from vitrail.tasks.intervals import plain, ratio, sums_by_group
-from vitrail.tasks.labelling import Labelling
+from vitrail.tasks.labelling import Labelling, guesses
 from vitrail.tasks.task import WORST, Mix, mixed
 
 PAIRS = 20  # most confused pairs to tell
@@ -86,6 +86,9 @@ class Classify(Labelling):
             ranked = [{"label": self.labels[i], "probability": float(p[i])} for i in order]
             answers.append({**ranked[0], "top": ranked})
         return answers
+
+    def words(self, answer: Mapping[str, Any]) -> str:
+        return guesses(answer["top"])
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
         """label, probability, label_2, probability_2 and so on."""

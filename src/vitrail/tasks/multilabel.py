@@ -15,7 +15,7 @@ from vitrail.errors import VitrailError
 from vitrail.tasks.calibration import reliability
 from vitrail.tasks.intervals import bootstrap as bootstrap_intervals
 from vitrail.tasks.intervals import plain, ratio, sums_by_group
-from vitrail.tasks.labelling import Labelling
+from vitrail.tasks.labelling import Labelling, guesses
 from vitrail.tasks.task import WORST, Mix, mixed
 
 HEAVIEST = 100.0  # what a positive may weigh: a label that occurs once in 100,000 images must not blow up the step
@@ -93,6 +93,10 @@ class MultiLabel(Labelling):
                 }
             )
         return answers
+
+    def words(self, answer: Mapping[str, Any]) -> str:
+        given = len(answer["labels"])
+        return guesses(answer["top"][:given]) if given else f"no label (at best {guesses(answer['top'][:1])})"
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
         """The given labels with | between, as a label file has them, and their probabilities likewise."""

@@ -101,6 +101,9 @@ class Regress(Task):
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]
 
+    def words(self, answer: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name} {value:.6g}" for name, value in answer["values"].items())
+
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
         return dict(answer["values"])
 

@@ -39,6 +39,7 @@ class Task(ABC):
     name: ClassVar[str]
     main_metric: ClassVar[str]  # picks the best epoch; higher is better
     percentages: ClassVar[frozenset[str]] = frozenset()  # the metrics that people read in per cent
+    dense: ClassVar[bool] = False  # whether it answers about places (see dense.py)
 
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = list(labels)
@@ -70,6 +71,10 @@ class Task(ABC):
     def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
         """The training loss of a batch, a scalar, in float32 whatever the outputs are."""
 
+    def hints(self, targets: Tensor, seed: int) -> Tensor | None:
+        """What the head is given in training besides the images: a function of the targets and the seed."""
+        return None
+
     @abstractmethod
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """What an epoch's validation tells of a training model: loss, main metric and little more."""
@@ -90,6 +95,14 @@ class Task(ABC):
     @abstractmethod
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """What a finished model says about each image, fit for JSON."""
+
+    def columns(self, top: int = 5) -> list[str]:
+        """The names of what `row` gives, the same for every answer."""
+        return list(self.row(self.answer(torch.zeros(1, self.outputs), top)[0]))
+
+    @abstractmethod
+    def words(self, answer: Mapping[str, Any]) -> str:
+        """One answer as a line of text."""
 
     @abstractmethod
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
@@ -154,17 +167,20 @@ class Task(ABC):
 def task_for(name: str, labels: Sequence[str], class_weights: str = "none") -> Task:
     """The task of that name. Labels, in the order of the outputs: class names, or the names of regression's numbers."""
     from vitrail.tasks.classify import Classify
+    from vitrail.tasks.detect import Detect
     from vitrail.tasks.multilabel import MultiLabel
     from vitrail.tasks.regress import Regress
+    from vitrail.tasks.segment import Segment
 
     if name == Regress.name:
         if class_weights != "none":
             raise VitrailError(f"class_weights is {class_weights!r}, but regression has no classes: set it to none")
         return Regress(labels)
-    for task in (Classify, MultiLabel):
+    kinds = (Classify, MultiLabel, Segment, Detect)
+    for task in kinds:
         if name == task.name:
             return task(labels, class_weights)
-    raise VitrailError(f"the task is {name!r}; choose one of classify, multilabel, regress")
+    raise VitrailError(f"the task is {name!r}; choose one of {', '.join(sorted(k.name for k in (*kinds, Regress)))}")
 
 
 def mixed(targets: Tensor, mix: Mix | None) -> Tensor:

@@ -10,8 +10,11 @@ from vitrail.data.augment import Augmentation
 from vitrail.data.feed import Feed
 from vitrail.data.order import Order
 from vitrail.data.store import Store
+from vitrail.data.truths import Truths
+from vitrail.errors import VitrailError
 from vitrail.model.patches import ConvStem
-from vitrail.model.vit import ViT
+from vitrail.model.vit import Head, ViT
+from vitrail.tasks.dense import Dense
 from vitrail.tasks.task import Task
 from vitrail.training.choose import config_of
 from vitrail.training.lora import add_low_rank
@@ -25,26 +28,38 @@ from vitrail.weights.preprocessing import Preprocessing
 
 def starting_point(settings: Settings, task: Task) -> Checkpoint:
     """The model that a run starts from: fresh, or loaded and fitted to these labels."""
-    model, train, labels = settings.model, settings.train, task.labels
+    model, train = settings.model, settings.train
     torch.manual_seed(train.seed)
     if model.start:
         return _loaded(settings, task)
-    network = ViT(config_of(settings, len(labels)))
-    rule = "crop" if model.resize == "auto" else model.resize
+    network = ViT(config_of(settings, head_fields(settings, task)))
+    rule = ("pad" if task.dense else "crop") if model.resize == "auto" else model.resize
     preprocessing = Preprocessing(size=network.config.image_size, resize=rule)
-    return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(labels))
+    return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(task.labels))
+
+
+def head_fields(settings: Settings, task: Task) -> dict[str, Any]:
+    """The fields of ViTConfig that say what the head is."""
+    fields = {"classes": len(task.labels), "head": "linear", "queries": 0, "head_depth": 0}
+    if not isinstance(task, Dense):
+        return fields
+    asked = settings.model.head
+    kinds = {name.partition("_")[2]: name for name in task.heads}
+    if asked != "auto" and asked not in kinds:
+        raise VitrailError(f"model.head is {asked!r}; the task {task.name} has {', '.join(kinds)}")
+    return fields | task.head_fields(task.heads[0] if asked == "auto" else kinds[asked], settings.model.candidates)
 
 
 def _loaded(settings: Settings, task: Task) -> Checkpoint:
     model, train = settings.model, settings.train
     extra: dict[str, Any] = {"drop_path": max(train.drop_path, 0.0), "dropout": train.dropout}
-    size = model.image_size or None  # its own, which need not be square
+    size = (model.image_size, model.image_width or model.image_size) if model.image_size else None  # its own
     checkpoint = load(model.start, channels=model.channels, image_size=size, **extra)
     if checkpoint.task == task.name == "regress" and checkpoint.labels == task.labels:
         for head in (checkpoint.model.head, checkpoint.model.distillation_head):
-            if head is not None:
+            if isinstance(head, Head):
                 task.unfold(head.out)  # it answers in real units, and learns in standardised ones
-    checkpoint = adapt(checkpoint, labels=task.labels)
+    checkpoint = adapt(checkpoint, labels=task.labels, head=head_fields(settings, task))
     checkpoint.preprocessing = checkpoint.preprocessing.replace(resize=model.resize)
     checkpoint.task = task.name
     return checkpoint
@@ -75,12 +90,18 @@ def rates_of(settings: Settings) -> Rates:
 
 
 def feed_of(
-    settings: Settings, store: Store, order: Order, preprocessing: Preprocessing, share: tuple[int, int]
+    settings: Settings,
+    store: Store,
+    truths: Truths,
+    order: Order,
+    preprocessing: Preprocessing,
+    share: tuple[int, int],
 ) -> Feed:
     """What is still to be chosen, while the pace is measured, is taken to be the dearest."""
     train, augment = settings.train, settings.augment
     return Feed(
         store=store,
+        truths=truths,
         order=order,
         preprocessing=preprocessing,
         augmentation=Augmentation(

@@ -8,19 +8,21 @@ most of the run, and a schedule that ends within the budget. benchmarks/results/
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.presets import preset
-from vitrail.training.settings import Settings
+from vitrail.training.settings import Model, Settings
 
 SMALL = 64  # pixels: pictures up to here are used at their own size
 PHOTO = 128  # pixels a side at most, for larger ones: 8 x 8 patches of 16
 HOURS = 90.0  # minutes from which a larger model is worth its time
 MANY = 20_000  # images from which it has enough to learn from
 SIDES = ("left", "right")
+DENSE_TASKS = ("segment", "detect")
+DENSE_LONGEST = 512  # pixels of the longer side: small things must stay visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +49,19 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
     if asked.model != "auto":
         config = preset(asked.model)
         size = asked.image_size or config.image_size[0]
-        values |= _shape(settings, config.patch_size[0], config.width, config.depth, config.heads, size)
+        values |= _shape(settings, config.patch_size[0], config.width, config.depth, config.heads, (size, size))
         values |= {"model.stem": _or(asked.stem, config.stem), "model.pool": _or(asked.pool, config.pool)}
         values |= {"model.stem_blocks": max(asked.stem_blocks, 0)}
         why = f"model: {asked.model} as asked"
     else:
-        side = min(facts.height, facts.width)
-        size = asked.image_size or size_for(side)
-        patch = patch_for(size)
+        if facts.task in DENSE_TASKS:
+            sizes, patch = dense_size(settings, facts)
+        else:
+            size = asked.image_size or size_for(min(facts.height, facts.width))
+            sizes, patch = (size, asked.image_width or size), patch_for(size)
+        size = max(sizes)
         width, depth = width_and_depth(facts)
-        values |= _shape(settings, patch, width, depth, width // 32, size)
+        values |= _shape(settings, patch, width, depth, width // 32, sizes)
         stem = _or(asked.stem, "conv")
         blocks = asked.stem_blocks if asked.stem_blocks >= 0 else 2 * (stem == "conv")
         values |= {"model.stem": stem, "model.stem_blocks": blocks, "model.pool": _or(asked.pool, "mean")}
@@ -66,7 +71,7 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
     if not why:
         why = (
             f"model: width {model.width}, depth {model.depth}, {model.heads} heads, {model.stem} stem, "
-            f"{model.patch_size} px patches at {model.image_size} px, for {facts.images:,} training images of about "
+            f"{model.patch_size} px patches at {_size(model)} px, for {facts.images:,} training images of about "
             f"{facts.width} x {facts.height} px in {len(facts.labels)} "
             f"{'classes' if facts.task != 'regress' else 'numbers'} on {facts.cores} {facts.device} "
             f"core{'s' * (facts.cores != 1)}{f', {facts.minutes:g} minutes' if facts.minutes else ''}"
@@ -79,13 +84,15 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     tuned = bool(settings.model.start)
     many, several = epochs >= 60, epochs >= 15
     flips = "none" if facts.task == "regress" or turns_meaning(facts.labels) else "horizontal"
+    dense = facts.task in DENSE_TASKS
     train, augment = settings.train, settings.augment
-    mixing = many and facts.task != "regress" and not tuned
+    mixing = many and facts.task != "regress" and not tuned and not dense
+    usual_policy = "colour" if dense else "trivial" if several else "none"
     values: dict[str, Any] = {
         "augment.crop": augment.crop or (0.35 if many else 0.5 if several else 0.75),
         "augment.flip": flips if augment.flip == "auto" else augment.flip,
-        "augment.policy": ("trivial" if several else "none") if augment.policy == "auto" else augment.policy,
-        "augment.erase": augment.erase if augment.erase >= 0 else (0.25 if many else 0.0),
+        "augment.policy": usual_policy if augment.policy == "auto" else augment.policy,
+        "augment.erase": augment.erase if augment.erase >= 0 else (0.25 if many and not dense else 0.0),
         "train.mixup": train.mixup if train.mixup >= 0 else (0.2 if mixing else 0.0),
         "train.cutmix": train.cutmix if train.cutmix >= 0 else (1.0 if mixing else 0.0),
         "train.drop_path": train.drop_path if train.drop_path >= 0 else (0.1 if many and not tuned else 0.0),
@@ -100,14 +107,14 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     return done, [f"{why}{epochs:.3g} times"]
 
 
-def choose_optimizer(settings: Settings, sharded: bool) -> Settings:
+def choose_optimizer(settings: Settings, sharded: bool, dense: bool = False) -> Settings:
     """What the pace depends on, so before it is measured."""
     tuned, train = bool(settings.model.start), settings.train
     optimizer = train.optimizer
     if optimizer == "auto":
         optimizer = "adamw" if tuned or sharded else "muon"
     usual = usual_rate(settings.model.train_only, tuned, optimizer, train.batch_size)
-    keep = train.keep_tokens or (1.0 if tuned else 0.5)
+    keep = train.keep_tokens or (1.0 if tuned or dense else 0.5)
     return settings.with_values(
         {"train.optimizer": optimizer, "train.lr": train.lr or usual, "train.keep_tokens": keep}
     )
@@ -125,14 +132,14 @@ def usual_rate(train_only: str, tuned: bool, optimizer: str, batch: int) -> floa
     return (4e-3 if optimizer == "muon" else 1e-3) * scale
 
 
-def config_of(settings: Settings, classes: int) -> ViTConfig:
+def config_of(settings: Settings, head: Mapping[str, Any]) -> ViTConfig:
     """The network that complete settings describe, for a run from scratch."""
     model, train = settings.model, settings.train
     base = preset(model.model) if model.model != "auto" else ViTConfig(cls_token=model.pool == "cls", pool=model.pool)
     if model.pool != base.pool:
         base = base.replace(pool=model.pool, cls_token=model.pool == "cls")
     return base.replace(
-        image_size=model.image_size,
+        image_size=(model.image_size, model.image_width or model.image_size),
         patch_size=model.patch_size,
         channels=model.channels,
         width=model.width,
@@ -140,7 +147,7 @@ def config_of(settings: Settings, classes: int) -> ViTConfig:
         heads=model.heads,
         stem=model.stem,
         stem_blocks=model.stem_blocks,
-        classes=classes,
+        **head,
         dropout=train.dropout,
         drop_path=max(train.drop_path, 0.0),
     )
@@ -158,6 +165,18 @@ def size_for(side: int) -> int:
     return max(8, side - side % 4) if side <= SMALL else min(PHOTO, side - side % 16)
 
 
+def dense_size(settings: Settings, facts: Facts) -> tuple[tuple[int, int], int]:
+    """Height, width and patch for answers about places: the usual aspect, and as large as the time of a step allows."""
+    asked = settings.model
+    longest = max(facts.height, facts.width)
+    goal = min(longest, DENSE_LONGEST)
+    patch = asked.patch_size or (16 if goal >= 256 else 8 if goal >= 64 else 4)
+    if asked.image_size:
+        return (asked.image_size, asked.image_width or asked.image_size), patch
+    height, width = (max(patch, round(side * goal / longest / patch) * patch) for side in (facts.height, facts.width))
+    return (height, width), patch
+
+
 def patch_for(size: int) -> int:
     """About 8 x 8 patches: the largest divisor of the size that leaves at least 7 a side."""
     return max(patch for patch in range(1, size + 1) if size % patch == 0 and (size // patch >= 7 or patch == 1))
@@ -170,11 +189,17 @@ def turns_meaning(labels: Sequence[str]) -> bool:
     return signs or any(word in SIDES for word in words)
 
 
-def _shape(settings: Settings, patch: int, width: int, depth: int, heads: int, size: int) -> dict[str, Any]:
+def _size(model: Model) -> str:
+    square = model.image_width in (0, model.image_size)
+    return str(model.image_size) if square else f"{model.image_width} x {model.image_size}"
+
+
+def _shape(settings: Settings, patch: int, width: int, depth: int, heads: int, size: tuple[int, int]) -> dict[str, Any]:
     asked = settings.model
     width = asked.width or width
     return {
-        "model.image_size": size,
+        "model.image_size": size[0],
+        "model.image_width": 0 if size[0] == size[1] else size[1],
         "model.patch_size": asked.patch_size or patch,
         "model.width": width,
         "model.depth": asked.depth or depth,

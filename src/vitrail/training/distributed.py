@@ -85,9 +85,9 @@ def distribute(model: ViT, processes: Processes, shard: bool) -> nn.Module:
     """The model as it is called in training: alone, replicated (DDP), or cut up among the processes (FSDP2)."""
     if processes.world == 1:
         return model
-    for name, module in list(model.stem.named_modules()):
+    for name, module in list(model.named_modules()):
         if isinstance(module, nn.BatchNorm2d):
-            model.stem.set_submodule(name, SharedBatchNorm(module, processes.world))
+            model.set_submodule(name, SharedBatchNorm(module, processes.world))
     if shard:
         from torch.distributed.fsdp import fully_shard
 

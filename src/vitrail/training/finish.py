@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vitrail import __version__
+from vitrail.data.collection import Item
 from vitrail.data.findings import Finding
 from vitrail.model.vit import ViT
 from vitrail.tasks.task import Task
@@ -38,7 +39,7 @@ class Finished:
     findings: Sequence[Finding]
     results: dict[str, Any]
     part: str
-    files: Sequence[Path]
+    items: Sequence[Item]  # of that part
     root: Path
 
 
@@ -61,6 +62,7 @@ def provenance(
         "torch": torch.__version__,
         "holdout": settings.data.validation if prepared.automatic else None,
         "seed": settings.train.seed,
+        "ignore": settings.data.ignore,
         "sample": prepared.sample,
         "images": len(prepared.train),
         "steps": standing.best_step or standing.step,

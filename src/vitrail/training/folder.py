@@ -22,6 +22,7 @@ class RunFolder:
         self.model = self.path / "model.safetensors"
         self.report = self.path / "report.html"
         self.results = self.path / "results.json"
+        self.samples = self.path / "samples"
         self.states = self.path / "checkpoint"
         self.tensorboard = self.path / "tensorboard"
 

@@ -62,7 +62,6 @@ class Loop:
     optimizers: Sequence[Optimizer]
     average: Average | None
     task: Task
-    targets: Tensor
     feed: Feed
     plan: Plan
     recipe: Recipe
@@ -121,13 +120,14 @@ class Loop:
         keep = self.kept_tokens(batch.step)
         parts = list(split(batch, recipe.accumulate))
         total = torch.zeros((), device=self.processes.device)
-        for number, (images, places, mix) in enumerate(parts):
-            share = len(places) / len(batch.places)
-            targets = self.targets[torch.from_numpy(places)].to(self.processes.device)
+        for number, (images, targets, mix) in enumerate(parts):
+            share = len(targets) / len(batch.targets)
+            targets = targets.to(self.processes.device)
+            hints = self.task.hints(targets, step_seed(recipe.seed, batch.step, rank + number * self.processes.world))
             wait = number < len(parts) - 1 and isinstance(self.network, DistributedDataParallel)
             with self.network.no_sync() if wait else nullcontext():  # type: ignore[operator]
                 with self.precision():
-                    outputs = self.network(images.to(self.processes.device), keep=keep)
+                    outputs = self.network(images.to(self.processes.device), keep=keep, hints=hints)
                 loss = self.task.loss(outputs, targets, mix=mix, smoothing=recipe.smoothing) * share
                 loss.backward()
             total += loss.detach()
@@ -221,9 +221,9 @@ class Loop:
         return Diverged(f"{what} in step {self.standing.step + 1}: start again with a lower {names}")
 
 
-def split(batch: Batch, parts: int) -> Iterator[tuple[Tensor, np.ndarray, Mix | None]]:
+def split(batch: Batch, parts: int) -> Iterator[tuple[Tensor, Tensor, Mix | None]]:
     """A batch in parts of an even size, so that mixed neighbours stay together."""
-    count = len(batch.places)
+    count = len(batch.targets)
     size = -(-count // parts)
     size += size % 2
     for start in range(0, count, size):
@@ -231,7 +231,7 @@ def split(batch: Batch, parts: int) -> Iterator[tuple[Tensor, np.ndarray, Mix | 
         mix = None
         if batch.mix is not None:
             mix = Mix(batch.mix.partner[here] - start, batch.mix.ratio[here])
-        yield batch.images[here], batch.places[here], mix
+        yield batch.images[here], batch.targets[here], mix
 
 
 class Speed:

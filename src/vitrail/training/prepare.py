@@ -14,6 +14,7 @@ import torch
 
 from vitrail.data.check import CheckReport, check
 from vitrail.data.collection import Collection, Item
+from vitrail.data.dense_options import DenseOptions
 from vitrail.data.findings import Finding, by_weight, single
 from vitrail.data.layouts import collect
 from vitrail.data.names import counted, shown
@@ -23,6 +24,7 @@ from vitrail.errors import VitrailError
 from vitrail.training.choose import Facts
 from vitrail.training.progress import Progress
 from vitrail.training.settings import Data
+from vitrail.weights.preprocessing import Preprocessing
 
 SAMPLE = 64  # digests of training images that the model file carries, so that `evaluate` knows them again
 HEADROOM = 1.15  # pictures are stored so much larger than the model's input, where they are that large
@@ -86,6 +88,7 @@ def prepare_data(data: str, how: Data, seed: int, progress: Progress) -> Prepare
         layout=None if how.layout == "auto" else how.layout,
         task=None if how.task == "auto" else how.task,
         targets=[name.strip() for name in how.targets.split(",")] if how.targets else None,
+        dense=DenseOptions(classes=how.classes, colours=how.colours, ignore=how.ignore, pairs=how.pairs),
     )
     report = check(
         collection, fast=True, fraction=how.validation, seed=seed, progress=progress.counter("looking at images")
@@ -131,9 +134,12 @@ def _channels(mode: str) -> int:
     return int(count) if cross and count.isdigit() else 3
 
 
-def stored_shape(prepared: Prepared, size: tuple[int, int], channels: int) -> Shape:
+def stored_shape(prepared: Prepared, how: Preprocessing) -> Shape:
     """At which size decoded pictures are kept: the shorter side a little above the model's input, at the usual aspect
     of the set, and never above their own size."""
+    size, channels = how.size, how.channels
+    if how.resize == "window":
+        return Shape(*prepared.sizes, channels, exact=True)
     scale = min(1.0, max(HEADROOM * side / own for side, own in zip(size, prepared.sizes, strict=True)))
     height, width = (max(1, min(round(own * scale), LONGEST * max(size))) for own in prepared.sizes)
     return Shape(height, width, channels)

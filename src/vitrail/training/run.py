@@ -6,23 +6,28 @@ import datetime
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.data.collection import SPLITS
 from vitrail.data.names import shown
 from vitrail.data.order import Order
 from vitrail.data.randomness import permutation
-from vitrail.data.store import Store, Whole, open_store
+from vitrail.data.store import Shape, Store, Whole, open_store
+from vitrail.data.truths import DenseTruths, Plain, Some, Truths, dense_truths
 from vitrail.data.unreadable import UnreadableImage
 from vitrail.errors import VitrailError
 from vitrail.model.precision import autocast
+from vitrail.model.vit import Head
+from vitrail.tasks.dense import Dense
 from vitrail.tasks.task import Task, task_for
 from vitrail.training.average import Average
 from vitrail.training.building import feed_of, fresh_model, rates_of, starting_point
@@ -40,10 +45,11 @@ from vitrail.training.prepare import NAMED, Prepared, colours, prepare_data, sto
 from vitrail.training.progress import Progress, standard
 from vitrail.training.settings import Settings
 from vitrail.training.state import Saved, States, collect_tensors, restore_tensors
-from vitrail.training.validate import Pictures, outputs_of
+from vitrail.training.validate import Pictures, compared, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
+COUNTED = 500  # training masks from which the frequency of the classes is told
 QUICK = 2000  # held-out images that are measured on the way; the end is measured on all
 VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
 TUNING_EPOCHS = 10.0
@@ -109,6 +115,7 @@ class Session:
         if not resume:
             self._choose_model()
         self._check_processes()
+        self._check_dense()
         self.checkpoint = starting_point(self.settings, self.task)
         self._decode()
         self.plan = Plan.read(self.folder.plan) if resume else self._plan()
@@ -127,8 +134,8 @@ class Session:
     def _task(self) -> Task:
         collection = self.prepared.collection
         task = task_for(collection.task, collection.labels, self.settings.train.class_weights)
-        task.fit([item.target for item in self.prepared.train])
-        self.targets = task.encode([item.target for item in self.prepared.train])
+        if not isinstance(task, Dense):  # else when the truth has been read
+            task.fit([item.target for item in self.prepared.train])
         if self.settings.train.balanced and collection.task != "classify":
             raise VitrailError(f"train.balanced draws every class equally often; the task here is {collection.task}")
         return task
@@ -148,7 +155,7 @@ class Session:
         batch = min(settings.train.batch_size, len(self.prepared.train))
         settings = settings.with_values({"train.batch_size": batch})
         asked = settings.train.lr
-        self.settings = choose_optimizer(settings, self.shard)
+        self.settings = choose_optimizer(settings, self.shard, isinstance(self.task, Dense))
         train = self.settings.train
         usual = usual_rate(settings.model.train_only, bool(settings.model.start), train.optimizer, train.batch_size)
         if asked and not usual / 10 < asked < usual * 10:
@@ -167,38 +174,80 @@ class Session:
                 f"it must be a multiple of {2 * world}, so set --batch-size"
             )
 
+    def _check_dense(self) -> None:
+        """Whether what was asked for goes with answers about places."""
+        train, model = self.settings.train, self.settings.model
+        if model.resize == "window" and self.task.name != "segment":
+            raise VitrailError(f"model.resize = 'window' is for the task segment; {self.task.name} takes pad or squash")
+        if not isinstance(self.task, Dense):
+            if model.head not in ("auto", "linear"):
+                raise VitrailError(
+                    f"model.head = {model.head!r} is for segment and detect; the task is {self.task.name}"
+                )
+            return
+        if max(train.mixup, train.cutmix) > 0 or 0 < train.keep_tokens < 1:
+            raise VitrailError(
+                f"the task {self.task.name} needs every patch of its own picture: set train.mixup and train.cutmix to "
+                "0, and train.keep_tokens to 1"
+            )
+        if model.resize == "crop":
+            raise VitrailError(
+                f"model.resize = 'crop' hides the edges, and {self.task.name} answers about all: use pad"
+            )
+
     def _fitted_to(self, settings: Settings, start: Checkpoint) -> Settings:
         """What a model that is fine-tuned has already decided."""
         asked = settings.model
         fixed = {"model": "auto", "width": 0, "depth": 0, "heads": 0, "patch_size": 0, "stem": "auto", "pool": "auto"}
+        rule = start.preprocessing.resize
+        if isinstance(self.task, Dense) and rule == "crop":
+            rule = "pad"  # whose answers are about all of the picture
         for name, unset in fixed.items():
             if getattr(asked, name) != unset:
                 raise VitrailError(f"model.{name} is that of the model in --from, so leave it out")
         return settings.with_values(
             {
                 "model.channels": asked.channels or start.config.channels,
-                "model.resize": start.preprocessing.resize if asked.resize == "auto" else asked.resize,
+                "model.resize": rule if asked.resize == "auto" else asked.resize,
                 "train.batch_size": settings.train.batch_size or min(32, len(self.prepared.train)),
             }
         )
 
     def _decode(self) -> None:
         """Every picture is decoded once before the run begins: what is broken is named and left out from the start."""
-        how, config = self.settings.data, self.checkpoint.config
-        shape = stored_shape(self.prepared, self.checkpoint.preprocessing.size, config.channels)
+        how = self.settings.data
+        shape = stored_shape(self.prepared, self.checkpoint.preprocessing)
         paths = [item.path for item in self.prepared.train]
         count = self.progress.counter("decoding images")
         store = open_store(paths, shape, how.cache, how.cache_gigabytes / self.processes.world, how.workers, count)
-        self.store: Store = Whole(store, len(paths)) if store.broken else store
+        self.truths, unknown = self._truths(shape)
+        bad = store.broken | unknown["train"]
+        self.store: Store = Whole(store, len(paths), bad) if bad else store
         if not self.settings.model.start:
-            mean, std = colours(self.store, len(paths) - len(store.broken))
+            mean, std = colours(self.store, len(paths) - len(bad))
             self.checkpoint.preprocessing = self.checkpoint.preprocessing.replace(mean=mean, std=std)
         self.pictures, self.test_pictures = self._pictures("val"), self._pictures("test")
-        broken = {paths[place]: error for place, error in store.broken.items()}
-        for pictures in (self.pictures, self.test_pictures):
-            broken |= {pictures.paths[place]: error for place, error in pictures.look().items()}
+        broken = {paths[place]: error for place, error in bad.items()}
+        for part, pictures in (("val", self.pictures), ("test", self.test_pictures)):
+            broken |= {pictures.paths[place]: error for place, error in (pictures.look() | unknown[part]).items()}
         if broken:
             self._leave_out(broken)
+            self.truths, _ = self._truths(shape)
+        if isinstance(self.task, Dense):
+            self.task.fit(Some(cast("DenseTruths", self.truths["train"]), len(self.prepared.train), COUNTED))
+
+    def _truths(self, shape: Shape) -> tuple[dict[str, Truths], dict[str, dict[int, UnreadableImage]]]:
+        """What is known of the images of each part, and of which ones nothing is."""
+        how, truths = self.settings.data, {}
+        broken: dict[str, dict[int, UnreadableImage]] = {part: {} for part in SPLITS}
+        for part in SPLITS:
+            items = self.prepared.collection.part(part)
+            if isinstance(self.task, Dense):
+                dense = dense_truths(items, (shape.height, shape.width), how.cache_gigabytes / 4, how.workers)
+                truths[part], broken[part] = cast("Truths", dense), dense.look()
+            else:
+                truths[part] = Plain(self.task.encode([item.target for item in items]))
+        return truths, broken
 
     def _leave_out(self, broken: dict[Path, UnreadableImage]) -> None:
         for error in list(broken.values())[:NAMED]:
@@ -213,7 +262,8 @@ class Session:
 
     def _pictures(self, part: str) -> Pictures:
         paths = [item.path for item in self.prepared.collection.part(part)]
-        return Pictures(paths, self.checkpoint.preprocessing, self.settings.data.workers)
+        patch = self.checkpoint.config.patch_size
+        return Pictures(paths, self.checkpoint.preprocessing, self.settings.data.workers, patch)
 
     def _plan(self) -> Plan:
         """How many steps, and with them the rest of the recipe. Both are kept in the run from here on."""
@@ -278,22 +328,22 @@ class Session:
 
     def _order(self) -> Order:
         train = self.settings.train
-        classes = self.targets.tolist() if train.balanced else None
-        return Order(len(self.prepared.train), train.batch_size, train.seed, classes)
+        classes = [item.target for item in self.prepared.train if isinstance(item.target, int)]
+        return Order(len(self.prepared.train), train.batch_size, train.seed, classes if train.balanced else None)
 
     def _loop(self, plan: Plan) -> Loop:
         train, processes = self.settings.train, self.processes
         model = fresh_model(self.checkpoint, self.settings, processes.device)
         network = distribute(model, processes, self.shard)
         share = (processes.rank, processes.world)
-        feed = feed_of(self.settings, self.store, self._order(), self.checkpoint.preprocessing, share)
+        truths = self.truths["train"]
+        feed = feed_of(self.settings, self.store, truths, self._order(), self.checkpoint.preprocessing, share)
         loop = Loop(
             model=model,
             network=network,
             optimizers=optimizers(model, rates_of(self.settings)),
             average=Average(model, train.average * plan.lengths[0].steps) if train.average else None,
             task=self.task,
-            targets=self.targets,
             feed=feed,
             plan=plan,
             recipe=train,
@@ -315,16 +365,27 @@ class Session:
         return lambda: torch.autocast(kind, dtype=torch.bfloat16, enabled=asked == "bfloat16")
 
     def _measured(self, network: torch.nn.Module) -> dict[str, float]:
-        quick = self._quick()
-        targets = self._targets("val")[torch.tensor(quick)]
-        return self.task.quick_metrics(outputs_of(network, self.pictures, quick, self.processes), targets)
+        outputs, targets, loss = self._outputs(network, "val", self._quick())
+        found = self.task.quick_metrics(outputs, targets)
+        return found if loss is None else {"loss": loss, **found}
 
     def _quick(self) -> list[int]:
         """A fixed part of the held-out images, so that measuring a large set does not eat the time."""
         return sorted(permutation(self.settings.train.seed, 0, len(self.pictures))[:QUICK].tolist())
 
-    def _targets(self, part: str) -> Tensor:
-        return self.task.encode([item.target for item in self.prepared.collection.part(part)])
+    def _outputs(
+        self, network: torch.nn.Module, part: str, places: Sequence[int] | None = None
+    ) -> tuple[Tensor, Tensor, float | None]:
+        """What the model says about held-out images, what is true, and the loss, where the metrics do not tell it."""
+        pictures = self.pictures if part == "val" else self.test_pictures
+        truths = self.truths[part]
+        chosen = list(range(len(pictures))) if places is None else list(places)
+        if isinstance(truths, Plain):
+            return outputs_of(network, pictures, chosen, self.processes), truths.take(np.array(chosen)), None
+        assert isinstance(self.task, Dense)
+        dense = cast("DenseTruths", truths)
+        kept, loss = compared(network, self.task, pictures, dense, chosen, self.processes)
+        return kept, self.task.encode(Some(dense, chosen)), loss
 
     # ---- state
 
@@ -397,14 +458,14 @@ class Session:
     def _finish(self, loop: Loop) -> Finished:
         """The best weights, calibrated, measured, and written as one file."""
         model = best_model(loop, self.states, self.checkpoint, self.settings)
-        outputs = outputs_of(model, self.pictures, range(len(self.pictures)), self.processes)
-        self.task.calibrate(outputs, self._targets("val"))
         part = "test" if self.prepared.collection.part("test") else "val"
+        outputs, targets, _ = self._outputs(model, "val")
+        self.task.calibrate(outputs, targets)
         if part == "test":
-            outputs = outputs_of(model, self.test_pictures, range(len(self.test_pictures)), self.processes)
-        results = self.task.evaluate(self.task.meant(outputs), self._targets(part), seed=self.settings.train.seed)
+            outputs, targets, _ = self._outputs(model, "test")
+        results = self.task.evaluate(self.task.meant(outputs), targets, seed=self.settings.train.seed)
         for head in (model.head, model.distillation_head):
-            if head is not None:
+            if isinstance(head, Head):
                 self.task.fold(head.out)
         self.checkpoint.model = model.cpu()
         history = provenance(self.settings, self.prepared, loop.standing, self.task, results, part)
@@ -422,6 +483,6 @@ class Session:
             findings=self.prepared.findings,
             results=results,
             part={"val": "validation"}.get(part, part),
-            files=[item.path for item in self.prepared.collection.part(part)],
+            items=self.prepared.collection.part(part),
             root=self.prepared.collection.root,
         )

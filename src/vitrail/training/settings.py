@@ -23,10 +23,16 @@ class Data:
     layout: str = setting(
         "auto",
         "how the data lies",
-        choices=("auto", "folders", "split-folders", "table"),
+        choices=("auto", "folders", "split-folders", "table", "masks", "coco", "voc", "yolo"),
     )
-    task: str = setting("auto", "what is learned", choices=("auto", "classify", "multilabel", "regress"))
+    task: str = setting(
+        "auto", "what is learned", choices=("auto", "classify", "multilabel", "regress", "segment", "detect")
+    )
     targets: str = setting("", "columns of a table to predict, with commas between; empty: all that are numbers")
+    classes: str = setting("", "masks and boxes: a file with one class name a line; empty: looked for beside the data")
+    colours: str = setting("", "masks in RGB: a file with lines 'red green blue name'; empty: looked for")
+    ignore: int = setting(-1, "masks: the value of pixels that do not count; -1: 255", low=-1, high=255)
+    pairs: str = setting("", "folders of images and masks, 'train:trainannot, val:valannot'; empty: recognised")
     validation: float = setting(0.2, "part held out when the data has no validation part", low=0.01, high=0.9)
     cache: str = setting(
         "auto",
@@ -42,6 +48,7 @@ class Model:
     model: str = setting("auto", "a preset such as S/16, or auto: chosen from the data, the time and the machine")
     start: str = setting("", "a model file or hub id to fine-tune; empty: from scratch")
     image_size: int = setting(0, "pixels a side; 0: chosen", low=0)
+    image_width: int = setting(0, "of pictures that are not square, image_size then being the height; 0: square", low=0)
     channels: int = setting(0, "1 grey, 3 colour, or as many as the files have; 0: chosen", low=0)
     patch_size: int = setting(0, "pixels a side of a patch; 0: the model's", low=0)
     width: int = setting(0, "of a token; 0: the model's", low=0)
@@ -52,10 +59,17 @@ class Model:
     pool: str = setting(
         "auto", "what the head reads: [CLS] or the mean of the patches", choices=("auto", "cls", "mean")
     )
+    head: str = setting(
+        "auto",
+        "segment: decoder (auto), linear, queries; detect: decoder (auto), tokens",
+        choices=("auto", "linear", "decoder", "queries", "tokens"),
+    )
+    candidates: int = setting(0, "detect: objects that can be found in a picture at most; 0: chosen", low=0)
     resize: str = setting(
         "auto",
-        "what happens to pictures that are not square; auto: crop, or what the model that is fine-tuned does",
-        choices=("auto", "crop", "pad", "squash"),
+        "what happens to pictures of another size; auto: crop, or what the model that is fine-tuned does; segment and "
+        "detect: pad; window (segment only): pictures keep their scale and are looked at piece by piece",
+        choices=("auto", "crop", "pad", "squash", "window"),
     )
     train_only: str = setting("all", "what is trained of a model that is fine-tuned", choices=("all", "head", "lora"))
     lora_rank: int = setting(8, "rank of the low-rank updates with train_only = 'lora'", low=1)
@@ -111,8 +125,9 @@ class Augment:
     )
     policy: str = setting(
         "auto",
-        "one random change (trivial), several at one strength (rand), or none; auto: trivial in runs of many epochs",
-        choices=("auto", "none", "trivial", "rand"),
+        "one random change (trivial), of colour only (colour), several at one strength (rand), or none; auto: trivial in "
+        "runs of many epochs, colour for segment and detect",
+        choices=("auto", "none", "trivial", "colour", "rand"),
     )
     changes: int = setting(2, "how many with policy = 'rand'", low=1, high=8)
     strength: float = setting(0.5, "how strong with policy = 'rand'", low=0, high=1)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.config import ViTConfig
+from vitrail.model.config import DENSE, ViTConfig
 from vitrail.model.patches import conv_to_linear, linear_to_conv
 from vitrail.model.positions import resample
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
 
 TABLE = "positions.table"
+BLOCK_TABLE = "block_positions.table"
 
 
 def adapt(
@@ -25,8 +27,10 @@ def adapt(
     labels: Sequence[str] | None = None,
     channels: int | None = None,
     image_size: int | tuple[int, int] | None = None,
+    head: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """A checkpoint with these changed; `.notes` says what that meant for the weights."""
+    """A checkpoint with these changed; `.notes` says what that meant for the weights. `head`: the fields of ViTConfig
+    that describe another kind of head."""
     names = None if labels is None else list(labels)
     if names is not None and classes is not None and len(names) != classes:
         raise VitrailError(f"there are {len(names)} labels for {classes} classes")
@@ -36,7 +40,7 @@ def adapt(
     if image_size is not None:
         checkpoint = _with_image_size(checkpoint, image_size)
     if names is not None or classes is not None:
-        checkpoint = _with_classes(checkpoint, len(names) if names is not None else classes or 0, names)
+        checkpoint = _with_classes(checkpoint, len(names) if names is not None else classes or 0, names, head or {})
     return checkpoint
 
 
@@ -78,20 +82,35 @@ def _with_image_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) 
         prefix = config.prefix_positions
         patches = resample(state[TABLE][prefix:], config.grid, changed.grid, config.resample)
         state[TABLE] = torch.cat([state[TABLE][:prefix], patches])
+        if config.block_positions:
+            placed = checkpoint.model.block_positions
+            assert placed is not None
+            tables = [placed(block, changed.grid) for block in range(config.depth - 1)]
+            state[BLOCK_TABLE] = torch.stack(tables).detach()
         note += f", and its positions from a grid of {config.grid} to {changed.grid} by {config.resample}"
     adapted = _rebuilt(checkpoint, changed, state, note)
     adapted.preprocessing = checkpoint.preprocessing.replace(size=changed.image_size)
     return adapted
 
 
-def _with_classes(checkpoint: Checkpoint, classes: int, labels: list[str] | None) -> Checkpoint:
+def _with_classes(
+    checkpoint: Checkpoint, classes: int, labels: list[str] | None, head: Mapping[str, Any]
+) -> Checkpoint:
     config = checkpoint.config
-    if classes == config.classes and (labels is None or checkpoint.labels in (None, labels)):
+    same_kind = head.get("head", config.head) == config.head or not {head["head"], config.head} & set(DENSE)
+    if same_kind and classes == config.classes and (labels is None or checkpoint.labels in (None, labels)):
         return replace(checkpoint, labels=labels or checkpoint.labels)
-    changed = config.replace(classes=classes, head_bias=True)
-    state = {
-        n: t for n, t in checkpoint.model.state_dict().items() if not n.startswith(("head.", "distillation_head."))
-    }
+    kept = {} if same_kind else dict(head)
+    if classes and same_kind and config.head == "mask_queries":
+        kept["queries"] = classes
+    changed = config.replace(**{**kept, "classes": classes, "head_bias": True})
+    dropped = ("head.", "distillation_head.", *(() if changed.queries == config.queries else ("queries",)))
+    state = {n: t for n, t in checkpoint.model.state_dict().items() if not n.startswith(dropped)}
+    if BLOCK_TABLE in state and changed.prefix != config.prefix:  # other queries, which have no positions there yet
+        specials = int(config.cls_token) + int(config.distillation) + config.registers
+        table = state[BLOCK_TABLE]
+        fresh = table.new_zeros(len(table), changed.prefix - specials, config.width)
+        state[BLOCK_TABLE] = torch.cat([table[:, :specials], fresh, table[:, config.prefix :]], dim=1)
     note = f"the backbone was kept, the head for {config.classes} outputs was dropped"
     if classes:
         note = f"the backbone was kept, the head is new: {config.classes} outputs before, {classes} now, untrained"

@@ -13,7 +13,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # Google's ViT, AugReg, SigLIP: pixels in [-1, 1]
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
-RESIZE = ("crop", "pad", "squash")
+RESIZE = ("crop", "pad", "squash", "window")
 INTERPOLATION = ("nearest", "bilinear", "bicubic", "lanczos")
 
 
@@ -22,7 +22,8 @@ class Preprocessing:
     """Pixels in 0..1, resized to `size`, then `(pixel - mean) / std` for each channel.
 
     crop: the shorter side goes to `size / crop_fraction`, the centre is cut out. pad: the longer side fits, the rest is
-    filled. squash: both sides go to `size / crop_fraction`, whatever the aspect, and the centre is cut out.
+    filled. squash: both sides go to `size / crop_fraction`, whatever the aspect, and the centre is cut out. window: the
+    picture keeps its own scale and is looked at through overlapping windows of `size` (segmentation only).
     """
 
     size: tuple[int, int] = (224, 224)  # height, width

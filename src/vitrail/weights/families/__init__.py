@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from vitrail.errors import VitrailError
-from vitrail.weights.families import google, meta, timm, transformers_towers, transformers_vit
+from vitrail.weights.families import google, meta, timm, transformers_towers, transformers_vit, transformers_yolos
 from vitrail.weights.family import Family
 from vitrail.weights.source import Source
 
-FAMILIES: tuple[Family, ...] = (google, transformers_vit, transformers_towers, meta, timm)
+FAMILIES: tuple[Family, ...] = (google, transformers_yolos, transformers_vit, transformers_towers, meta, timm)
 
 
 def recognise(source: Source, name: str | None = None) -> Family:

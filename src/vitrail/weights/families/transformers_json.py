@@ -285,6 +285,14 @@ def _shortest_edge(values: Mapping[str, Any]) -> int | None:
     return edge
 
 
+def read_normalisation(
+    stored: Mapping[str, Any], usual: Usual, channels: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std alone: of a processor whose images keep their own aspect."""
+    published = {"image_mean": usual.preprocessing.mean, "image_std": usual.preprocessing.std}
+    return _normalisation({**published, **said(stored)}, channels)
+
+
 def _normalisation(values: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std for pixels in 0..1, whatever the processor scales them by first."""
     mean, std = (values["image_mean"], values["image_std"]) if values.get("do_normalize", True) else (0.0, 1.0)

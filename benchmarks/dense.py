@@ -1,0 +1,116 @@
+"""Detection and segmentation on real pictures, from scratch, against a peer that is given the same time.
+
+    python benchmarks/dense.py detect --minutes 60          blood cells (BCCD): vitrail train, AP50 on the test part
+    python benchmarks/dense.py detect-peer --minutes 60     transformers' YOLOS-tiny
+    python benchmarks/dense.py segment --minutes 60         street scenes (CamVid): vitrail train, mIoU on the test part
+    python benchmarks/dense.py segment-peer --minutes 60    a plain small U-Net
+
+`--data` is the folder that holds bccd/ and camvid/. Nothing else should run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.places import BENCHMARKS, REPOSITORY, add_shared
+from training.results import write_section
+from training.running import Run, new_folder, run_peer, vitrail_train
+
+RESULTS = BENCHMARKS / "results" / "dense.md"
+HEADING = "# Detection and segmentation on real pictures\n\nEach section says when, where and by which command.\n"
+CLASSES, IGNORE = 11, 11  # of CamVid
+POINTS = 12  # of the curve over time
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run in COMMANDS.items():
+        command = commands.add_parser(name)
+        command.add_argument("--minutes", type=float, required=True)
+        command.add_argument("--data", type=Path, default=REPOSITORY.parent / "shared" / "data")
+        add_shared(command)
+        command.set_defaults(run=run, results=RESULTS)
+    given = parser.parse_args()
+    given.work = given.work.expanduser().resolve()
+    given.work.mkdir(parents=True, exist_ok=True)
+    given.run(given)
+
+
+def detect(given: argparse.Namespace) -> None:
+    options = ["--minutes", f"{given.minutes:g}"]
+    trained = vitrail_train(given.vitrail, given.data / "bccd", new_folder(given.work, "bccd"), options)
+    told(given, trained, "Detection: BCCD, Vitrail", "AP50", bar=0.60)
+
+
+def segment(given: argparse.Namespace) -> None:
+    settings = given.work / "camvid.toml"
+    settings.write_text(f"[data]\nignore = {IGNORE}\n", encoding="utf-8")
+    options = ["--minutes", f"{given.minutes:g}", "--settings", settings]
+    trained = vitrail_train(given.vitrail, given.data / "camvid", new_folder(given.work, "camvid"), options)
+    told(given, trained, "Segmentation: CamVid, Vitrail", "mIoU")
+
+
+def detect_peer(given: argparse.Namespace) -> None:
+    options = ["--data", given.data / "bccd", "--minutes", given.minutes]
+    peer(
+        given, "Detection: BCCD, transformers' YOLOS-tiny from scratch", "AP50", run_peer("yolos", options, given.work)
+    )
+
+
+def segment_peer(given: argparse.Namespace) -> None:
+    options = ["--data", given.data / "camvid", "--minutes", given.minutes, "--classes", CLASSES, "--ignore", IGNORE]
+    peer(given, "Segmentation: CamVid, U-Net from scratch", "mIoU", run_peer("unet", options, given.work))
+
+
+def told(given: argparse.Namespace, trained: Run, title: str, metric: str, bar: float | None = None) -> None:
+    results = json.loads((trained.folder / "results.json").read_text(encoding="utf-8"))
+    value, (low, high) = results["metrics"][metric], results["intervals"][metric]
+    against = "the peer's, in its section"
+    if bar is not None:
+        against = f"{bar:.2f} in 60 min: {'met' if value >= bar else 'NOT met'}"
+    lines = [
+        f"`vitrail train --minutes {given.minutes:g}`, all else by default; measured on the test part.",
+        "",
+        f"| {metric} (95 % interval) | test images | wall time | images/s | epochs | bar |",
+        "|---|---|---|---|---|---|",
+        f"| **{value:.3f}** ({low:.3f} to {high:.3f}) | {results['images']} | {trained.seconds / 60:.1f} min "
+        f"| {trained.rows[-1]['images_per_second']:.1f} | {trained.rows[-1]['epoch']:.1f} | {against} |",
+        "",
+        f"{metric} on the validation part over time: {curve(trained.folder, metric)}.",
+        "",
+        "Each class: " + ", ".join(_class(row, metric) for row in results["per_label"]) + ".",
+    ]
+    write_section(given.results, title, lines, heading=HEADING)
+
+
+def curve(folder: Path, metric: str) -> str:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    measured = [row for row in rows if "validation" in row]
+    chosen = measured[:: max(1, len(measured) // POINTS)]
+    return ", ".join(f"{row['seconds'] / 60:.1f} min {row['validation'][metric]:.3f}" for row in chosen)
+
+
+def _class(row: Mapping[str, Any], metric: str) -> str:
+    value = row["AP50" if metric == "AP50" else "iou"]
+    return f"{row['label']} " + ("-" if value is None else f"{value:.3f}")
+
+
+def peer(given: argparse.Namespace, title: str, metric: str, found: Mapping[str, Any]) -> None:
+    lines: Sequence[str] = [
+        f"| {metric} | test images | wall time | images/s | epochs | parameters |",
+        "|---|---|---|---|---|---|",
+        f"| **{found[metric]:.3f}** | {found['test_images']} | {found['wall'] / 60:.1f} min "
+        f"| {found['images_per_second']:.1f} | {found['epochs']:.1f} | {found['parameters']:,} |",
+    ]
+    write_section(given.results, title, lines, heading=HEADING)
+
+
+COMMANDS = {"detect": detect, "detect-peer": detect_peer, "segment": segment, "segment-peer": segment_peer}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""What `vitrail serve` makes of a model: many clients against the engine alone, and how soon a first map is there.
+
+    python benchmarks/serve.py            S/16, 32 clients, three rounds: some minutes on 2 cores
+    python benchmarks/serve.py --quick    a few requests, to see that it runs
+
+The engine alone is `vitrail.Predictor` on the same files in a process of its own: it decodes in threads and runs full
+batches, without a network in between. It and the server take turns, each in a fresh process, so that both have the same
+machine; what counts is the ratio of a round. The clients run on the same cores as the server, and cost it something.
+
+Every image has an answer that is known beforehand and that no other image has, so an answer that went to the wrong
+client would be counted. The table is written to benchmarks/results/serve.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import http.client
+import io
+import json
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+import vitrail
+from vitrail.data.inputs import normalise
+from vitrail.infer.reading import read_source
+from vitrail.weights.preprocessing import Preprocessing
+
+RESULTS = Path(__file__).parent / "results" / "serve.md"
+IMAGES = 128  # different ones
+CLASSES = 8
+CLOSE = 3e-4  # of a probability: between two runs of one image in different batches; images differ by much more
+LOOKS = 30
+
+
+# ---- a model and images with known answers
+
+
+def save_model(path: Path) -> None:
+    """S/16 with larger weights than training starts from, so that images get clearly different answers."""
+    torch.manual_seed(0)
+    model = vitrail.ViT(vitrail.preset("S/16", classes=CLASSES)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0, 0.04)
+        assert model.head is not None
+        model.head.out.weight.normal_(0, 0.08)  # type: ignore[union-attr]
+    labels = [f"class {number}" for number in range(CLASSES)]
+    vitrail.Checkpoint(model, Preprocessing(size=model.config.image_size), "classify", labels).save(path)
+
+
+def make_images(folder: Path, count: int) -> list[bytes]:
+    """Blots of colour, 400 x 300 pixels, as JPEG."""
+    generator = np.random.default_rng(0)
+    found = []
+    for number in range(count):
+        small = generator.integers(0, 256, (6, 8, 3), np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(small).resize((400, 300), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
+        found.append(buffer.getvalue())
+        (folder / f"{number}.jpg").write_bytes(found[-1])
+    return found
+
+
+# ---- the engine alone, in a process of its own
+
+
+def engine(model: Path, folder: Path, number: int) -> None:
+    """Prints the rate of the predictor, the time of one forward pass, and the answers."""
+    checkpoint = vitrail.load(model)
+    images = [(folder / f"{place}.jpg").read_bytes() for place in range(len(list(folder.glob("*.jpg"))))]
+    predictor = vitrail.Predictor(checkpoint)
+    answers = [one.answer for one in predictor.predict(images, CLASSES)]
+    started = time.perf_counter()
+    for _ in predictor.predict(images[place % len(images)] for place in range(number)):
+        pass
+    rate = number / (time.perf_counter() - started)
+    pixels = read_source(images[0], checkpoint.preprocessing, "it")
+    passes = []
+    with torch.inference_mode():
+        for _ in range(min(LOOKS, number)):
+            begun = time.perf_counter()
+            checkpoint.model(normalise(torch.from_numpy(pixels[None]), checkpoint.preprocessing))
+            passes.append(time.perf_counter() - begun)
+    print(json.dumps({"rate": rate, "forward": statistics.median(passes), "answers": answers}))
+
+
+def run_engine(model: Path, folder: Path, number: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--engine", str(model), str(folder), str(number)]
+    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found
+
+
+# ---- the server and its clients
+
+
+@dataclass
+class Tally:
+    """What the clients of one round saw."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)  # of those that were answered
+    wrong: int = 0
+    lost: int = 0
+    whole: float = 0.0
+
+
+class Server:
+    def __init__(self, model: Path) -> None:
+        command = [sys.executable, "-m", "vitrail", "serve", str(model), "--port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().rstrip().rstrip("/").rpartition(":")[2])
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+
+    def memory(self) -> str:
+        """The most that it ever held."""
+        try:
+            lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        except OSError:
+            return "?"
+        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+        return f"{peak / 1000:,.0f} MB"
+
+
+def body_of(image: bytes) -> bytes:
+    head = b'--edge\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n'
+    return head + image + b"\r\n--edge--\r\n"
+
+
+def load(port: int, images: list[bytes], answers: list[dict[str, Any]], clients: int, each: int) -> Tally:
+    """Every client asks `each` times, one request after the other on one connection."""
+    bodies, tally, lock = [body_of(image) for image in images], Tally(), threading.Lock()
+
+    def client(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        for turn in range(each):
+            place = (number * each + turn) % len(images)
+            started = time.perf_counter()
+            try:
+                kind = {"Content-Type": "multipart/form-data; boundary=edge"}
+                connection.request("POST", f"/v1/predict?top={CLASSES}", bodies[place], kind)
+                response = connection.getresponse()
+                told = response.read()
+            except OSError:
+                with lock:
+                    tally.lost += 1
+                connection.close()
+                continue
+            with lock:
+                tally.statuses[response.status] += 1
+                if response.status == 200:
+                    tally.seconds.append(time.perf_counter() - started)
+                    tally.wrong += not same(json.loads(told)["results"][0], answers[place])
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tally.whole = time.perf_counter() - started
+    return tally
+
+
+def same(told: dict[str, Any], expected: dict[str, Any]) -> bool:
+    ours, theirs = ({one["label"]: one["probability"] for one in answer["top"]} for answer in (told, expected))
+    return ours.keys() == theirs.keys() and all(abs(ours[label] - theirs[label]) < CLOSE for label in ours)
+
+
+def looks(port: int, images: list[bytes], number: int) -> list[float]:
+    """Seconds from sending a picture to holding the answer and every map of the last block, on an idle server."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    found = []
+    for place in range(number):
+        started = time.perf_counter()
+        kind = {"Content-Type": "multipart/form-data; boundary=edge"}
+        connection.request("POST", "/v1/look", body_of(images[place % len(images)]), kind)
+        response = connection.getresponse()
+        assert response.status == 200 and response.read()
+        found.append(time.perf_counter() - started)
+    return found
+
+
+# ---- all of it
+
+
+def percentile(values: list[float], share: float) -> float:
+    return float(np.quantile(values, share)) if values else float("nan")
+
+
+def row(name: str, tally: Tally) -> str:
+    answered = tally.statuses[200]
+    others = sum(tally.statuses.values()) - answered - tally.statuses[503]
+    cells = [
+        name,
+        f"{sum(tally.statuses.values()) + tally.lost:,}",
+        f"{answered / tally.whole:.1f}",
+        f"{1000 * percentile(tally.seconds, 0.5):,.0f} ms",
+        f"{1000 * percentile(tally.seconds, 0.99):,.0f} ms",
+        f"{tally.statuses[503]:,}",
+        f"{tally.lost + others:,}",
+        f"{tally.wrong:,}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few requests; nothing is written")
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--each", type=int, default=40, help="requests a client")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engine", nargs=3, metavar=("MODEL", "FOLDER", "NUMBER"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        engine(Path(arguments.engine[0]), Path(arguments.engine[1]), int(arguments.engine[2]))
+        return
+    if arguments.quick:
+        arguments.clients, arguments.each, arguments.rounds = 4, 3, 1
+    with tempfile.TemporaryDirectory() as temporary:
+        lines = measured(Path(temporary), arguments)
+    print("\n".join(lines))
+    if not arguments.quick:
+        RESULTS.write_text("\n".join(lines) + "\n")
+
+
+def measured(folder: Path, arguments: argparse.Namespace) -> list[str]:
+    model, number = folder / "model.safetensors", arguments.clients * arguments.each
+    save_model(model)
+    images = make_images(folder, 8 if arguments.quick else IMAGES)
+    alone, rounds, seconds, memory = [], [], [], "?"
+    for _ in range(arguments.rounds):
+        alone.append(run_engine(model, folder, number))
+        check_apart(alone[0]["answers"])
+        server = Server(model)
+        seconds += looks(server.port, images, 5 if arguments.quick else LOOKS)
+        rounds.append(load(server.port, images, alone[0]["answers"], arguments.clients, arguments.each))
+        memory = server.memory()
+        server.stop()
+        print(f"alone {alone[-1]['rate']:.1f}, served {rounds[-1].statuses[200] / rounds[-1].whole:.1f}", flush=True)
+    server = Server(model)
+    crowd = load(server.port, images, alone[0]["answers"], 8 * arguments.clients, max(1, arguments.each // 8))
+    server.stop()
+    return table(arguments, alone, rounds, crowd, seconds, memory)
+
+
+def check_apart(answers: list[dict[str, Any]]) -> None:
+    for place, answer in enumerate(answers):
+        assert not any(same(answer, other) for other in answers[:place]), "two images have the same answer"
+
+
+def table(
+    arguments: argparse.Namespace,
+    alone: list[dict[str, Any]],
+    rounds: list[Tally],
+    crowd: Tally,
+    seconds: list[float],
+    memory: str,
+) -> list[str]:
+    ratios = [tally.statuses[200] / tally.whole / one["rate"] for tally, one in zip(rounds, alone, strict=True)]
+    middle = sorted(range(len(ratios)), key=lambda place: ratios[place])[len(ratios) // 2]
+    forward, everyone = min(one["forward"] for one in alone), [*rounds, crowd]
+    first, late = statistics.median(seconds), percentile(seconds, 0.95)
+    return [
+        "# What the server makes of the model",
+        "",
+        f"{datetime.date.today()}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}. "
+        "`python benchmarks/serve.py`: S/16 at 224 px,",
+        "float32, JPEGs of 400 x 300 pixels. Clients, server and model share the same cores.",
+        "",
+        "| | requests | images a second | median | 99 % below | refused (503) | lost or failed | wrong |",
+        "|---|---|---|---|---|---|---|---|",
+        f"| the engine alone, no network | {arguments.clients * arguments.each:,} | {alone[middle]['rate']:.1f} "
+        "| | | | | |",
+        row(f"{arguments.clients} clients", rounds[middle]),
+        row(f"{8 * arguments.clients} clients, more than there are places", crowd),
+        "",
+        f"Served: **{ratios[middle]:.2f}** of the engine alone, the median of {len(rounds)} rounds in which they took "
+        f"turns ({', '.join(f'{ratio:.2f}' for ratio in ratios)}).",
+        f"In all rounds {sum(tally.wrong for tally in everyone)} answers belonged to another image, and "
+        f"{sum(tally.lost for tally in everyone)} requests had none. The server's peak memory was {memory}.",
+        "",
+        f"First map: {1000 * first:.0f} ms in the median, {1000 * late:.0f} ms for 95 % of {len(seconds)} pictures, "
+        "from sending one to holding its answer and",
+        f"all maps of the last block. A forward pass of one picture takes {1000 * forward:.0f} ms; twice that and "
+        f"100 ms are {1000 * (2 * forward + 0.1):.0f} ms.",
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Heads that read every patch token, or learned query tokens, instead of one pooled vector."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from vitrail.model.config import ViTConfig
+
+
+class Seen(NamedTuple):
+    """What a dense head works on."""
+
+    images: Tensor  # (B, C, H, W), as the network took them
+    grid: tuple[int, int]  # N = h w
+    patches: tuple[Tensor, ...]  # (B, N, D) after each of the head's `taps`; the last block's after the final norm
+    queries: Tensor  # (B, Q, D): the query tokens at the end, after the final norm
+
+
+class DenseHead(nn.Module, ABC):
+    """Answers about places. While it evaluates it gives one tensor; in training whatever its task's loss takes."""
+
+    taps: tuple[int, ...]  # the blocks whose tokens it reads, in order; the last of them is the last block
+
+    @abstractmethod
+    def forward(self, seen: Seen, hints: Tensor | None = None) -> Any:
+        """`hints`: what its task's `hints` made of the targets to make learning easier; only in training."""
+
+    def initialise(self) -> None:
+        """Fresh weights, where they are other than the network's usual ones."""
+
+
+def build_dense_head(config: ViTConfig) -> DenseHead:
+    from vitrail.model.box_heads import BoxDecoder, BoxTokens
+    from vitrail.model.mask_heads import LinearMasks, MaskDecoder, MaskQueries
+
+    kinds: dict[str, type[DenseHead]] = {
+        "mask_linear": LinearMasks,
+        "mask_decoder": MaskDecoder,
+        "mask_queries": MaskQueries,
+        "box_tokens": BoxTokens,
+        "box_decoder": BoxDecoder,
+    }
+    return kinds[config.head](config)

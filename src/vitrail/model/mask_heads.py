@@ -1,0 +1,185 @@
+"""A class for every pixel, from patch tokens: one linear map, a light decoder, or a query a class.
+
+Each gives logits (B, K, h', w') over the patch grid at a resolution of its own, the same in training and evaluation;
+whoever reads them resizes. They cover the whole grid: of an input padded to whole patches, the padding too.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.model.config import ViTConfig
+from vitrail.model.dense import DenseHead, Seen
+
+TAPS = 4  # blocks whose tokens the decoder reads: early ones know where, late ones know what
+FINEST = 2  # pixels a cell of the decoder's answer: half the resolution, a quarter of the work
+NARROWEST = 16  # channels
+
+
+class LinearMasks(DenseHead):
+    """x W + b for every patch: one answer a patch. The honest baseline, and the probe of what the encoder knows."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.taps = (config.depth - 1,)
+        self.dropout = nn.Dropout(config.head_dropout)
+        self.out = nn.Linear(config.width, config.classes, bias=config.head_bias)
+
+    def forward(self, seen: Seen, hints: Tensor | None = None) -> Tensor:
+        logits = self.out(self.dropout(seen.patches[-1]))  # (B, N, K)
+        return as_map(logits, seen.grid)  # (B, K, h, w)
+
+
+class MaskDecoder(DenseHead):
+    """Tokens of several blocks say what there is, a few convolutions of the picture itself say where it ends.
+
+    The tokens are summed at the patch grid. From there the map doubles its resolution step by step, and takes in at
+    each step what small strided convolutions saw in the picture at that resolution, as the skips of a U-Net do.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        assert config.head_width is not None
+        self.patch_size = config.patch_size
+        self.taps = spread(config.depth, TAPS)
+        self.norms = nn.ModuleList(nn.LayerNorm(config.width, eps=config.norm_eps) for _ in self.taps)
+        self.layers = nn.ModuleList(nn.Linear(config.width, config.head_width) for _ in self.taps)
+        widths = widths_of(config.head_width, len(finer_strides(config.patch_size)))
+        self.convs = Sharpen(config.channels, widths)  # so named that its kernels go to Muon (training/parameters.py)
+        self.dropout = nn.Dropout2d(config.head_dropout)
+        self.out = nn.Conv2d(widths[-1], config.classes, 1, bias=config.head_bias)
+
+    def forward(self, seen: Seen, hints: Tensor | None = None) -> Tensor:
+        tokens = [layer(norm(x)) for layer, norm, x in zip(self.layers, self.norms, seen.patches, strict=True)]
+        x = as_map(torch.stack(tokens).sum(0), seen.grid)  # (B, head_width, h, w), channels last
+        x = self.convs(x, pad_to_grid(seen.images, seen.grid, self.patch_size))  # (B, narrow, H / 2, W / 2)
+        return self.out(self.dropout(x))  # (B, K, H / 2, W / 2)
+
+    def initialise(self) -> None:
+        small(self.out)
+
+
+class MaskQueries(DenseHead):
+    """A query token a class goes through the encoder among the patches; a class's mask is where features agree with it.
+
+    EoMT's idea (Kerssies et al. 2025): no decoder but the encoder itself. Simpler here: a query stands for a class, not
+    for any one thing, so that the masks are logits of one softmax, and attention is not masked in training.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        assert config.head_width is not None
+        self.taps = (config.depth - 1,)
+        self.layers = nn.ModuleList(  # of the queries: an MLP, as in MaskFormer
+            nn.Linear(config.width if i == 0 else config.head_width, config.head_width) for i in range(3)
+        )
+        self.project = nn.Linear(config.width, config.head_width)
+        steps = max(0, min(config.patch_size).bit_length() - 3)  # to 4 pixels a cell, or a little above
+        self.convs = nn.ModuleList(Finer(config.head_width, config.head_width) for _ in range(steps))
+        self.dropout = nn.Dropout2d(config.head_dropout)
+        self.bias = nn.Parameter(torch.zeros(config.classes)) if config.head_bias else None
+
+    def forward(self, seen: Seen, hints: Tensor | None = None) -> Tensor:
+        queries = seen.queries  # (B, K, D)
+        for i, layer in enumerate(self.layers):
+            queries = layer(F.gelu(queries) if i else queries)  # (B, K, C)
+        x = as_map(self.project(seen.patches[-1]), seen.grid)  # (B, C, h, w)
+        for finer in self.convs:
+            x = finer(x)
+        x = self.dropout(x)
+        logits = torch.einsum("bkc,bchw->bkhw", queries, x) * x.shape[1] ** -0.5
+        return logits if self.bias is None else logits + self.bias[:, None, None]
+
+    def initialise(self) -> None:
+        for layer in self.layers:  # of the usual 0.02 three in a row leave next to nothing of what tells queries apart
+            nn.init.xavier_uniform_(layer.weight)  # type: ignore[arg-type]
+        nn.init.xavier_uniform_(self.project.weight)
+
+
+class Sharpen(nn.Module):
+    """A map over the patch grid, widths[0] channels, to half the picture's resolution, widths[-1] channels."""
+
+    def __init__(self, channels: int, widths: list[int]) -> None:
+        super().__init__()
+        seen = [max(NARROWEST, width // 2) for width in widths[1:]]  # of the picture, a third of what a step takes in
+        downward = zip([channels, *reversed(seen)], reversed(seen), strict=False)
+        self.details = nn.ModuleList(Convolution(*pair, stride=2) for pair in downward)
+        self.steps = nn.ModuleList(Finer(*step) for step in zip(widths, widths[1:], seen, strict=False))
+
+    def forward(self, x: Tensor, picture: Tensor) -> Tensor:
+        details = [picture.contiguous(memory_format=torch.channels_last)]
+        for convolution in self.details:
+            details.append(convolution(details[-1]))
+        for step, detail in zip(self.steps, reversed(details[1:]), strict=True):
+            x = step(x, detail)
+        return x
+
+
+class Convolution(nn.Module):
+    """GELU(BN(conv(x))), 3 x 3."""
+
+    def __init__(self, channels: int, out: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.norm(self.conv(x)))
+
+
+class Finer(nn.Module):
+    """A map at twice the resolution, or at that of the detail it takes in."""
+
+    def __init__(self, channels: int, out: int, detail: int = 0) -> None:
+        super().__init__()
+        # Narrowed before it is enlarged: the same result for a quarter of the work.
+        self.narrow = nn.Conv2d(channels, out, 1, bias=False) if out != channels else None
+        self.mix = Convolution(out + detail, out)
+
+    def forward(self, x: Tensor, detail: Tensor | None = None) -> Tensor:
+        if self.narrow is not None:
+            x = self.narrow(x)
+        size = (2 * x.shape[2], 2 * x.shape[3]) if detail is None else detail.shape[2:]
+        x = F.interpolate(x, size=size, mode="bilinear", align_corners=False)
+        return self.mix(x if detail is None else torch.cat([x, detail], dim=1))
+
+
+def as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """(B, N, C) -> (B, C, h, w), without a copy: tokens are channels last already."""
+    return tokens.unflatten(1, grid).permute(0, 3, 1, 2)
+
+
+def pad_to_grid(images: Tensor, grid: tuple[int, int], patch_size: tuple[int, int]) -> Tensor:
+    """The picture as large as the grid, where the encoder padded it to whole patches."""
+    down = grid[0] * patch_size[0] - images.shape[2]
+    right = grid[1] * patch_size[1] - images.shape[3]
+    return F.pad(images, (0, right, 0, down)) if down or right else images
+
+
+def spread(depth: int, count: int) -> tuple[int, ...]:
+    """`count` blocks evenly over the depth, the last block last; all where there are no more. 12 -> 2, 5, 8, 11."""
+    count = min(count, depth)
+    return tuple(depth * (i + 1) // count - 1 for i in range(count))
+
+
+def widths_of(width: int, steps: int) -> list[int]:
+    """Channels at the patch grid and after each step: a step to four times as many cells halves them."""
+    return [max(NARROWEST, width >> step) for step in range(steps + 1)]
+
+
+def finer_strides(patch_size: tuple[int, int]) -> list[int]:
+    """Powers of two below the patch size, down to FINEST: the resolutions between the grid and the answer."""
+    strides = [FINEST]
+    while 2 * strides[0] < min(patch_size):
+        strides.insert(0, 2 * strides[0])
+    return strides if min(patch_size) > FINEST else []
+
+
+@torch.no_grad()
+def small(layer: nn.Conv2d) -> None:
+    """As the network's linear maps begin, so that the first answers are undecided."""
+    nn.init.trunc_normal_(layer.weight, std=0.02, a=-0.04, b=0.04)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

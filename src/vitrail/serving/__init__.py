@@ -1,0 +1,1 @@
+"""`vitrail serve`: a model behind HTTP, for programs and for the page in `web/`."""

@@ -1,0 +1,30 @@
+// Where a row of attention goes, as small bars: each prefix token, and all patches together. They sum to 1.
+
+import { el } from "./dom.js";
+import { percent } from "./words.js";
+
+export function createShares() {
+  const node = el("div", { class: "bars shares" });
+  let names = null, rows = [];
+
+  /** @param {string[]} prefix */
+  function build(prefix) {
+    rows = [...prefix, "all patches"].map((name) => ({ name, bar: el("i"), number: el("span", { class: "number" }) }));
+    node.replaceChildren(...rows.flatMap(({ name, bar, number }) =>
+      [el("span", { class: "name", text: name, title: name }), el("span", { class: "bar" }, bar), number]));
+  }
+
+  return {
+    node,
+    /** @param {string[]} prefix names @param {{prefix: number[], patches: Float32Array}} row */
+    update(prefix, row) {
+      if (names !== prefix.join()) build(prefix);
+      names = prefix.join();
+      const patches = row.patches.reduce((sum, share) => sum + share, 0);
+      [...row.prefix, patches].forEach((share, i) => {
+        rows[i].bar.style.width = `${100 * Math.min(1, share)}%`;
+        rows[i].number.textContent = percent(share);
+      });
+    },
+  };
+}

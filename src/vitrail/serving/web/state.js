@@ -1,0 +1,124 @@
+// What the page shows, and the same as a link. Everything else on the page follows from this, the model and the pictures.
+
+import { firstQuery, tokenOf } from "./tokens.js";
+
+/**
+ * @typedef {Object} State
+ * @property {"look"|"walk"} view
+ * @property {string|null} method "attention", "mask", "picture", or one of the model's explanations; null: the task's own
+ * @property {number} block from 0; -1 until the model is known: the last
+ * @property {number|"mean"} head
+ * @property {string} query whose attention: see tokens.js; "" until the model is known
+ * @property {string|null} peek the patch under the pointer, not part of the link
+ * @property {string|null} label the class that is explained; null: what the model answers
+ * @property {string|null} object a chosen box, "picture-number"
+ * @property {number} step of the walk, from 1
+ * @property {(number|"own"|null)[]} sources for each picture: the number of a sample, or a picture of one's own
+ * @property {number} strength of the colours, 0 to 100
+ * @property {boolean} smooth between patches
+ * @property {boolean} spread the colours from the least to the most, instead of from 0
+ */
+
+/** @type {State} */
+export const START = {
+  view: "look", method: null, block: -1, head: "mean", query: "", peek: null, label: null, object: null, step: 1,
+  sources: [null], strength: 65, smooth: true, spread: false,
+};
+
+/** @param {string} hash @returns {State} what a link holds; what makes no sense in it is left at its start */
+export function fromLink(hash) {
+  const link = new URLSearchParams(hash.replace(/^#/, ""));
+  const number = (/** @type {string} */ name) => (/^\d{1,6}$/.test(link.get(name) ?? "") ? Number(link.get(name)) : null);
+  const source = (/** @type {string} */ name) => number(name) ?? (link.get(name) === "own" ? "own" : null);
+  return {
+    ...START,
+    view: link.get("view") === "walk" ? "walk" : "look",
+    method: link.get("method"),
+    block: number("block") ?? -1,
+    head: number("head") ?? "mean",
+    query: link.get("query") ?? "",
+    label: link.get("label"),
+    object: /^[01]-\d{1,4}$/.test(link.get("object") ?? "") ? link.get("object") : null,
+    step: number("step") ?? 1,
+    sources: link.has("second") ? [source("sample"), source("second")] : [source("sample")],
+  };
+}
+
+/** @param {State} state @param {Model} model @returns {string} what differs from the start, as "#block=3&query=2,5" */
+export function toLink(state, model) {
+  const start = settled(START, model), link = new URLSearchParams();
+  if (state.sources[0] !== null) link.set("sample", String(state.sources[0]));
+  if (state.sources.length > 1) link.set("second", String(state.sources[1] ?? "none"));
+  for (const name of ["view", "method", "block", "head", "query", "label", "object", "step"]) {
+    if (state[name] !== start[name] && state[name] !== null) link.set(name, String(state[name]));
+  }
+  const text = link.toString().replaceAll("%2C", ",");
+  return text ? "#" + text : "";
+}
+
+/**
+ * The state as this model can show it: blocks, heads, tokens, methods and labels that it has.
+ * @param {State} state @param {Model} model @returns {State}
+ */
+export function settled(state, model) {
+  const [first, ...others] = methodsOf(model);
+  const known = state.query !== "" && tokenOf(state.query, model.prefix, model.grid) !== null;
+  return {
+    ...state,
+    method: [first, ...others].includes(state.method ?? "") ? state.method : first,
+    block: state.block < 0 || state.block >= model.depth ? model.depth - 1 : state.block,
+    head: state.head === "mean" || state.head >= model.heads ? "mean" : state.head,
+    query: known ? state.query : firstQuery(model.prefix, model.grid),
+    label: state.label !== null && (model.labels ?? []).includes(state.label) ? state.label : null,
+    sources: state.sources.map((one) => (typeof one === "number" && one >= model.samples.length ? null : one)),
+  };
+}
+
+/** The maps that can be laid over a picture, the first of them to begin with. @param {Model} model @returns {string[]} */
+export function methodsOf(model) {
+  const explained = (model.methods ?? []).filter((name) => name !== "attention" && name !== "random");
+  const usual = ["attention", ...explained];
+  if (model.task === "segment") return ["mask", ...usual, "picture"];
+  return model.task === "detect" ? ["picture", ...usual] : [...usual, "picture"]; // boxes are seen best on the picture
+}
+
+/**
+ * Holds the state and tells who listens, once a change.
+ * @param {State} state
+ */
+export function createStore(state) {
+  /** @type {((state: State, before: State) => void)[]} */
+  const listeners = [];
+  return {
+    get: () => state,
+    /** @param {Partial<State>} change */
+    set(change) {
+      const before = state;
+      if (Object.entries(change).every(([name, value]) => before[name] === value)) return;
+      state = { ...state, ...change };
+      for (const listener of listeners) listener(state, before);
+    },
+    /** @param {(state: State, before: State) => void} listener */
+    listen: (listener) => listeners.push(listener),
+  };
+}
+
+/**
+ * @typedef {Object} Model what /v1/model tells
+ * @property {string} name
+ * @property {string} task
+ * @property {string[]|null} labels
+ * @property {string[]|null} [colours] of the classes of masks and boxes
+ * @property {[number, number]} image_size
+ * @property {[number, number]} patch_size
+ * @property {[number, number]} grid
+ * @property {number} width
+ * @property {number} depth
+ * @property {number} heads
+ * @property {string[]} prefix
+ * @property {number} parameters
+ * @property {string[]} methods
+ * @property {{name: string, url: string}[]} samples
+ * @property {{bytes: number}} limits
+ * @property {string} version
+ */

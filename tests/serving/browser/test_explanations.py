@@ -1,0 +1,62 @@
+"""Rollout and relevance for the class that is clicked."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tests.serving.browser.driving import LABELS, Seen, blots
+from vitrail.data.inputs import normalise
+from vitrail.explanation.question import ask
+from vitrail.explanation.relevance import relevance
+from vitrail.explanation.rollout import rollout
+from vitrail.infer.reading import read_source
+from vitrail.weights.checkpoint import Checkpoint
+
+
+def images_of(checkpoint: Checkpoint, data: bytes) -> torch.Tensor:
+    pixels = read_source(data, checkpoint.preprocessing, "")
+    return normalise(torch.from_numpy(pixels[None]), checkpoint.preprocessing)
+
+
+def test_a_click_on_a_class_shows_what_speaks_for_it(seen: Seen, checkpoint: Checkpoint) -> None:
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    seen.hard_edges()
+    images = images_of(checkpoint, blots(1))
+    for label in ("owl", "cat"):
+        page.locator(".line", has_text=label).first.click()
+        seen.until_said(f"for {label}")
+        seen.until_drawn()
+        seen.settle()
+        assert page.locator(".line", has_text=label).first.get_attribute("aria-pressed") == "true"
+        values = relevance(checkpoint.model, images, ask(checkpoint.model, images, target=LABELS.index(label)))[0]
+        row, column = divmod(int(values.abs().argmax()), 8)
+        strongest = [178, 24, 43] if values[row, column] > 0 else [33, 102, 172]
+        assert np.abs(np.array(seen.colour_of(row, column)) - strongest).max() <= 2
+    seen.until("location.hash.includes('label=cat') && location.hash.includes('method=relevance')")
+    asked = [request for request in seen.requests if request.startswith("v1/explain")]
+    page.locator(".line", has_text="owl").first.click()  # known already
+    seen.settle()
+    assert [request for request in seen.requests if request.startswith("v1/explain")] == asked
+
+
+def test_rollout(seen: Seen, checkpoint: Checkpoint) -> None:
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    seen.hard_edges()
+    page.get_by_role("radio", name="Rollout").check()
+    seen.until_said("Rollout")
+    seen.until_drawn()
+    seen.settle()
+    values = rollout(checkpoint.model, images_of(checkpoint, blots(1))).patches[0]
+    assert seen.colour_of(*divmod(int(values.argmax()), 8)) == [252, 255, 164]
+    assert not page.locator("#heads").is_visible()
+
+
+def test_any_class_can_be_asked_for(seen: Seen) -> None:
+    page = seen.open("#method=relevance&sample=0")
+    page.locator(".pane .headline").first.wait_for()
+    page.get_by_label("Explain the class").fill("owl")
+    page.keyboard.press("Enter")
+    seen.until_said("Relevance for owl")

@@ -1,0 +1,139 @@
+"""How the page looks and is built: phone, dark, keyboard, labels, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+import vitrail.serving
+from tests.serving.browser.driving import Seen, blots
+from vitrail.explanation.colours import HEAT, SIGNED
+
+WEB = Path(vitrail.serving.__file__).parent / "web"
+REPORT = Path(vitrail.serving.__file__).parents[1] / "report" / "templates" / "page.css"
+
+
+def overflow(page: Page) -> int:
+    width: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return width
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_nothing_sticks_out_on_a_small_screen(visit: Callable[..., Seen], width: int) -> None:
+    seen = visit(viewport={"width": width, "height": 740}, has_touch=True, is_mobile=True)
+    page = seen.open()
+    assert overflow(page) <= 0
+    seen.drop_and_wait(blots(1), "a-very-long-name-without-any-space-in-it-" * 3 + ".png")
+    assert overflow(page) <= 0
+    page.get_by_role("radio", name="Relevance").check()
+    seen.until_drawn()
+    assert overflow(page) <= 0
+    page.get_by_label("Walk, step by step").check()
+    page.locator(".step h2").wait_for()
+    for _ in range(page.locator(".stepper option").count() - 1):
+        assert overflow(page) <= 0
+        page.get_by_role("button", name="Next").click()
+        seen.settle()
+    page.get_by_label("Look", exact=True).check()
+    page.get_by_role("button", name="Two side by side").click()
+    seen.drop(blots(2), "b.png")
+    page.locator(".pane .headline").nth(1).wait_for()
+    seen.settle()
+    assert overflow(page) <= 0
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(visit: Callable[..., Seen], scheme: str) -> None:
+    seen = visit(color_scheme=scheme)
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (luminance(ground) < 0.1) == (scheme == "dark")
+    script = """(name) => {
+      const element = document.querySelector(name), style = getComputedStyle(element);
+      let behind = element;
+      while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+      return [style.color, getComputedStyle(behind).backgroundColor];
+    }"""
+    for name in ["#choose", "#facts", ".headline span", ".line .number", ".said", "#compare", ".timing", "footer"]:
+        ink, paper = (luminance(colour) for colour in page.evaluate(script, name))
+        contrast = (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05)
+        assert contrast >= 4.5, f"{name} in {scheme}: {contrast:.2f}"
+
+
+def test_every_control_has_a_name(seen: Seen) -> None:
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    unnamed = """() => [...document.querySelectorAll("button, input, select, [role=application]")].filter((element) => {
+      if (!element.checkVisibility() || element.type === "file") return false;
+      const label = element.labels?.[0]?.textContent || element.getAttribute("aria-label") || element.textContent;
+      return !label.trim();
+    }).map((element) => element.outerHTML)"""
+    assert page.evaluate(unnamed) == []
+    page.get_by_label("Walk, step by step").check()
+    page.locator(".step h2").wait_for()
+    assert page.evaluate(unnamed) == []
+    assert page.evaluate("[...document.images].every((image) => image.hasAttribute('alt'))")
+
+
+def test_everything_by_keyboard(seen: Seen) -> None:
+    """From the top of the page: open a sample, ask a patch, choose a head and a class, go for a walk."""
+    page = seen.open()
+
+    def tab_to(name: str) -> None:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("(name) => document.activeElement?.matches(name)", name):
+                return
+        raise AssertionError(f"{name} cannot be reached by Tab")
+
+    page.locator(".samples button").first.wait_for()
+    tab_to(".samples button")
+    page.keyboard.press("Enter")
+    page.locator(".pane .headline").first.wait_for()
+    tab_to(".stage")
+    page.keyboard.press("ArrowUp")
+    seen.until_link("query=4,4")
+    tab_to(".heads .tile")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    seen.until_link("head=0")
+    page.evaluate("document.activeElement.blur()")
+    page.locator("#choose").focus()
+    tab_to(".line")
+    page.keyboard.press("Enter")
+    seen.until_link("method=relevance")
+    page.locator("#choose").focus()
+    tab_to("#view input")
+    page.keyboard.press("ArrowRight")
+    page.locator(".step h2").wait_for()
+    tab_to(".stepper .primary")
+    page.keyboard.press("Enter")
+    seen.until("document.querySelector('.step .count').textContent === '2'")
+
+
+def test_colours_are_those_of_the_reports() -> None:
+    variables = re.compile(r"--[\w-]+: #[0-9a-f]{6}")
+    assert variables.findall((WEB / "style.css").read_text("utf-8")) == variables.findall(REPORT.read_text("utf-8"))
+    script = (WEB / "colours.js").read_text("utf-8")
+    for name, stops in (("HEAT", HEAT), ("SIGNED", SIGNED)):
+        [found] = re.findall(rf"export const {name} = \[(.*)\];", script)
+        assert tuple(re.findall(r"#[0-9a-f]{6}", found)) == stops
+
+
+def test_no_script_writes_html_and_no_file_names_another_host() -> None:
+    for path in sorted(WEB.iterdir()):
+        text = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|\"//", text), path.name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|style=", text), path.name
+        assert max(map(len, text.splitlines())) <= 125 or path.suffix == ".css", path.name

@@ -1,0 +1,182 @@
+"""Masks and boxes over the picture. The answers are made here, in the form of docs/serve.md, so that they are known."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import Route
+
+from tests.serving.browser.driving import Seen, blots
+
+GRID = (4, 6)
+TOKENS = 1 + GRID[0] * GRID[1]
+BRIGHTEST = [252, 255, 164]
+LABELS = ["sky", "<b>road</b>", "tree"]
+MODEL = {
+    "name": "made up", "labels": LABELS, "colours": ["#3366cc", "#dd8833", "#22aa55"], "image_size": [64, 96],
+    "patch_size": [16, 16], "grid": list(GRID), "channels": 3, "width": 64, "depth": 2, "heads": 2, "prefix": ["[CLS]"],
+    "pool": "none", "resize": "stretch", "parameters": 1_000_000,
+    "methods": ["rollout"], "samples": [], "limits": {"bytes": 10**7, "pixels": 10**7, "images": 1}, "version": "0",
+}  # fmt: skip
+
+
+def packed(header: dict[str, Any], parts: dict[str, Any]) -> bytes:
+    listed, blobs, offset = [], [], 0
+    for name, part in parts.items():
+        blob = part if isinstance(part, bytes) else part.tobytes()
+        kind, shape = ("jpeg", [len(blob)]) if isinstance(part, bytes) else (part.dtype.name, list(part.shape))
+        listed.append({"name": name, "dtype": kind, "shape": shape, "offset": offset, "bytes": len(blob)})
+        blobs.append(blob)
+        offset += len(blob)
+    text = json.dumps({**header, "parts": listed}).encode()
+    text += b" " * (-len(text) % 4)
+    return struct.pack("<I", len(text)) + text + b"".join(blobs)
+
+
+def picture() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (96, 64), (90, 120, 90)).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def pointing(heads: int, rows: list[int]) -> np.ndarray:
+    """uint8 (heads, rows, TOKENS): row i has its largest at the patch rows[i], and half of it at [CLS]."""
+    levels = np.zeros((heads, len(rows), TOKENS), np.uint8)
+    levels[:, :, 0] = 128
+    levels[:, np.arange(len(rows)), 1 + np.array(rows)] = 255
+    return levels
+
+
+def pretend(seen: Seen, task: str, header: dict[str, Any], model: dict[str, Any] | None = None, **parts: Any) -> None:
+    """A server of another task answers."""
+    maps = pointing(2, [(token + 1) % 24 for token in range(TOKENS)])
+    scale = np.full((2, TOKENS), 2 / 3, np.float32)
+    common = {"words": "", "grid": list(GRID), "prefix": ["[CLS]"], "block": 1, "size": [64, 96]}
+    body = packed({**common, **header}, {"picture": picture(), "maps": maps, "scale": scale, **parts})
+
+    def answer(route: Route) -> None:
+        if "/v1/model" in route.request.url:
+            route.fulfill(json={**MODEL, "task": task, **(model or {})})
+        else:
+            route.fulfill(body=body, content_type="application/octet-stream")
+
+    seen.page.context.route("**/v1/**", answer)
+
+
+def test_a_mask_lies_over_the_picture_with_its_classes_and_areas(seen: Seen) -> None:
+    mask = np.zeros((64, 96), np.uint8)
+    mask[32:] = 1  # half
+    mask[:16, :24] = 2  # a sixteenth
+    pretend(seen, "segment", {"answer": {"areas": {}}}, mask=mask)
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    assert page.get_by_role("radio", name="Mask").is_checked()
+    lines = page.locator(".pane:visible .line")
+    assert lines.locator(".name").all_inner_texts() == ["<b>road</b>", "sky", "tree"]
+    assert lines.locator(".number").all_inner_texts() == ["50.0 %", "43.8 %", "6.3 %"]
+    page.get_by_role("slider", name="Strength").fill("100")
+    seen.settle()
+    road, sky, tree = (seen.colour_of(*place, grid=GRID) for place in [(3, 3), (1, 4), (0, 0)])
+    assert len({tuple(colour) for colour in (road, sky, tree)}) == 3
+    swatch = "(i) => getComputedStyle(document.querySelectorAll('.line .swatch')[i]).backgroundColor"
+    assert page.evaluate(swatch, 0) == "rgb(221, 136, 51)"
+    picture_colour, strength = np.array([90, 120, 90]), 0.75
+    for number, colour in enumerate((road, sky)):
+        flat = np.array([int(part) for part in page.evaluate(swatch, number)[4:-1].split(",")])
+        assert np.abs(flat * strength + picture_colour * (1 - strength) - colour).max() < 6
+    lines.nth(2).click()  # the tree alone
+    seen.settle()
+    assert seen.colour_of(0, 0, grid=GRID) == tree
+    assert np.abs(np.array(seen.colour_of(3, 3, grid=GRID)) - picture_colour).max() < 30
+    page.get_by_role("radio", name="Attention", exact=True).check()
+    page.mouse.move(*seen.patch_at(1, 1, grid=GRID))
+    seen.settle()
+    assert "Patch 1,1" in page.locator(".said").first.inner_text()
+
+
+OBJECTS = [
+    {"label": "tree", "score": 0.91, "box": [0, 0, 48, 32]},
+    {"label": "<b>road</b>", "score": 0.55, "box": [30, 40, 96, 64]},
+    {"label": "tree", "score": 0.5, "box": [60, 2, 70, 20]},
+]
+BOXES = [[0, 0, 0.5, 0.5], [0.3125, 0.625, 1, 1], [0.625, 0.03, 0.73, 0.31]]
+
+
+def test_boxes_lie_over_the_picture_and_tell_what_their_query_attends_to(seen: Seen) -> None:
+    queries, scale = pointing(2, [5, 20, 9]), np.full((2, 3), 2 / 3, np.float32)
+    pretend(seen, "detect", {"answer": {"objects": OBJECTS}, "boxes": BOXES}, queries=queries, queries_scale=scale)
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    assert page.get_by_role("radio", name="Picture").is_checked()
+    page.get_by_role("radio", name="Attention", exact=True).check()
+    seen.hard_edges()
+    assert page.locator(".pane:visible .headline").inner_text().strip() == "3 objects"
+    assert page.locator(".box button").all_inner_texts() == ["1 tree 91.0 %", "2 <b>road</b> 55.0 %", "3 tree 50.0 %"]
+    stage, box = page.locator(".stage").first.bounding_box(), page.locator(".box").nth(1).bounding_box()
+    assert stage is not None and box is not None
+    assert abs((box["x"] - stage["x"]) / stage["width"] - 0.3125) < 0.01
+    assert abs((box["y"] + box["height"] - stage["y"]) / stage["height"] - 1) < 0.01
+    page.locator(".box button").nth(1).click()
+    page.mouse.move(2, 2)
+    seen.settle()
+    assert "What finds object 2, <b>road</b>" in page.locator(".said").first.inner_text()
+    assert seen.colour_of(3, 2, grid=GRID) == BRIGHTEST  # patch 20
+    assert page.locator(".line").nth(1).get_attribute("aria-pressed") == "true"
+    assert page.locator("#heads h2").inner_text() == "All heads of block 1, what finds object 2, <b>road</b>"
+    assert page.locator(".shares .number").all_inner_texts()[:2] == ["33 %", "67 %"]
+    seen.until_link("object=0-1")
+    page.locator(".line").nth(0).click()
+    seen.settle()
+    assert seen.colour_of(0, 5, grid=GRID) == BRIGHTEST  # patch 5
+    page.mouse.click(*seen.patch_at(2, 1, grid=GRID))  # a patch is asked instead
+    page.mouse.move(2, 2)
+    seen.settle()
+    assert page.locator(".said").first.inner_text().startswith("Patch 2,1")
+    assert page.locator(".box.chosen").count() == 0
+
+
+def test_nothing_found_is_said(seen: Seen) -> None:
+    pretend(seen, "detect", {"answer": {"objects": []}, "boxes": []})
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    assert page.locator(".pane:visible .headline").inner_text().strip() == "No objects"
+
+
+def test_numbers_and_embeddings_have_their_words_too(seen: Seen) -> None:
+    pretend(seen, "regress", {"answer": {"values": {"age": 31.25, "weight": -4.5}}})
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    assert page.locator(".pane:visible .headline").inner_text().strip() == "age 31.25"
+    assert page.locator(".pane:visible .line .number").all_inner_texts() == ["31.25", "\N{MINUS SIGN}4.5"]
+    pretend(seen, "embed", {"answer": None})
+    page.reload()
+    page.locator("#pictures").wait_for()
+    seen.drop_and_wait(blots(1))
+    assert page.locator(".pane:visible .headline").inner_text().strip() == "An embedding"
+
+
+def test_a_model_without_prefix_tokens_begins_with_a_patch(seen: Seen) -> None:
+    maps, scale = pointing(2, list(range(24)))[:, :, 1:], np.full((2, 24), 1, np.float32)
+    changed = {"prefix": [], "answer": {"top": [{"label": "sky", "probability": 0.5}]}}
+    pretend(seen, "classify", changed, {"prefix": []}, maps=np.ascontiguousarray(maps), scale=scale)
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    seen.hard_edges()
+    assert page.locator(".said").first.inner_text().startswith("Patch 2,3, block 1")
+    assert seen.colour_of(2, 3, grid=GRID) == BRIGHTEST
+    assert page.locator(".shares .number").all_inner_texts()[:1] == ["100 %"]
+
+
+def test_a_file_too_large_for_the_server_is_told_before_it_is_sent(seen: Seen) -> None:
+    pretend(seen, "classify", {"answer": None}, {"limits": {"bytes": 1000, "pixels": 1, "images": 1}})
+    page = seen.open()
+    seen.drop(b"x" * 2000, "large.png")
+    alert = page.locator(".pane [role=alert]").first
+    alert.wait_for()
+    assert alert.inner_text() == "This file has 2,000 bytes, and the server takes at most 1,000 bytes."
+    assert not [request for request in seen.requests if request.startswith("v1/look")]

@@ -1,0 +1,51 @@
+"""One server for most tests: a tiny model whose labels would do harm wherever they are taken for more than text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.serving.server import Server, picture
+from vitrail.model.presets import preset
+from vitrail.model.vit import ViT
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
+
+LABELS = ["<img src=x onerror=alert(1)>", 'say "cheese"', "plain"]
+LIMITS = ("--max-bytes", "3000000", "--max-pixels", "4000000", "--max-images", "8", "--patience", "1")
+
+
+def checkpoint() -> Checkpoint:
+    """Loud weights, so that different pictures get clearly different answers."""
+    torch.manual_seed(0)
+    config = preset("mu/4", classes=3, image_size=32, registers=2, depth=2)
+    model = ViT(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0, 0.2)
+    return Checkpoint(model, Preprocessing(size=config.image_size), "classify", LABELS)
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    samples = folder / "samples"
+    samples.mkdir()
+    (samples / "2.jpg").write_bytes(picture(2, form="JPEG"))
+    (samples / '10 "quoted" <b>.png').write_bytes(picture(10))
+    (samples / "notes.txt").write_text("not a picture")
+    return checkpoint().save(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="session")
+def server(model_file: Path) -> Iterator[Server]:
+    server = Server(model_file, *LIMITS)
+    yield server
+    assert server.process.poll() is None, "the server has not survived the tests"
+    assert server.stop() == 0
+    said = "".join(server.said)  # libtiff writes of damaged files by itself; of ours there is nothing
+    assert "Traceback" not in said and "vitrail" not in said, said

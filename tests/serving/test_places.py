@@ -1,0 +1,97 @@
+"""Answers about places: masks at the picture's own size, boxes in its own pixels, and where both lie for the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.serving.server import Server, picture, unpacked
+from vitrail.model.presets import preset
+from vitrail.model.vit import ViT
+from vitrail.serving.answers import Served
+from vitrail.serving.framing import MOST, frame_shown, placed, shares_of, thinned
+from vitrail.serving.limits import Limits
+from vitrail.serving.passing import Part
+from vitrail.tasks.frame import Frame
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
+
+
+def checkpoint(task: str, head: str, resize: str) -> Checkpoint:
+    torch.manual_seed(0)
+    config = preset("mu/4", classes=3, image_size=32, head=head, depth=2)
+    model = ViT(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0, 0.2)
+    return Checkpoint(model, Preprocessing(size=config.image_size, resize=resize), task, ["sky", "<b>", "tree"])
+
+
+def test_a_model_of_masks(tmp_path: Path) -> None:
+    path = checkpoint("segment", "mask_linear", "pad").save(tmp_path / "model.safetensors")
+    data = picture(1, size=(60, 30))
+    expected = vitrail.load(path).predict(data)
+    server = Server(path)
+    (told,) = server.send("/v1/predict", data).json["results"]
+    mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(told["mask_png"]))))
+    assert (mask == expected["mask"]).all() and mask.shape == (30, 60)
+    assert [area["label"] for area in told["areas"]] == [area["label"] for area in expected["areas"]]
+    header, parts = unpacked(server.send("/v1/look", data).body)
+    assert (parts["mask"] == mask).all()
+    assert header["mask_box"] == [0, 0.25, 1, 0.75]  # padded above and below
+    assert header["answer"]["areas"] == told["areas"] and header["words"]
+    assert server.send("/v1/embed", data).json["width"] == 32
+    for method in server.get("/v1/model").json["methods"]:
+        assert server.send(f"/v1/explain?method={method}", data).json["label"] is None
+    assert server.send("/v1/explain?label=sky", data).status == 422
+    assert server.send("/v1/walk", data).status == 200
+    assert server.stop() == 0 and server.said == []
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "resize"),
+    [("segment", "mask_linear", "squash"), ("segment", "mask_linear", "window"), ("detect", "box_tokens", "pad")],
+)
+def test_answers_are_those_of_predict(task: str, head: str, resize: str) -> None:
+    model = checkpoint(task, head, resize)
+    served = Served(model, "m", Limits(), device="cpu")
+    data = picture(2, size=(70, 50))
+    read = served.read(data, "it")
+    [told] = served.run([Part(read.pixels, lambda result: served.answer(read, result, 5))])
+    [prediction] = vitrail.Predictor(model, device="cpu").predict([data])
+    assert prediction.answer is not None and told.keys() == prediction.answer.keys()
+    if task == "segment":
+        assert (told["mask"] == prediction.answer["mask"]).mean() > 0.999
+    else:
+        assert told == prediction.answer
+        assert len(placed(told, read.frame)["boxes"]) == len(told["objects"])
+
+
+def test_boxes_as_shares_of_what_is_seen() -> None:
+    frame = Frame((50, 100), (8, 0, 24, 32), (32, 32))
+    assert shares_of((0, 0, 100, 50), frame) == [0, 0.25, 1, 0.75]
+    assert shares_of((50, 25, 100, 50), frame) == [0.5, 0.5, 1, 0.75]
+    large = frame_shown((64, 128), Preprocessing(size=(32, 32), resize="window"))
+    assert large.inside == (-16, -48, 48, 80)
+    assert shares_of((48, 16, 80, 48), large) == [0, 0, 1, 1]  # the window in the middle
+    small = frame_shown((10, 20), Preprocessing(size=(32, 32), resize="window"))
+    assert small.inside == (11, 6, 21, 26)
+
+
+def test_a_large_mask_is_thinned_to_be_shown() -> None:
+    assert thinned(np.zeros((4000, 3000), np.uint8)).size <= MOST
+    assert thinned(np.zeros((40, 30), np.uint8)).shape == (40, 30)
+
+
+def test_too_many_windows_are_refused() -> None:
+    served = Served(checkpoint("segment", "mask_linear", "window"), "m", Limits(), device="cpu")
+    with pytest.raises(vitrail.UnreadableImage, match="more than 64 windows"):
+        served.read(picture(size=(400, 400)), "it")

@@ -1,0 +1,96 @@
+"""How the command ends when it cannot begin: one sentence, exit code 2."""
+
+from __future__ import annotations
+
+import builtins
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitrail.cli import main, parser
+from vitrail.errors import VitrailError
+from vitrail.serving.limits import Limits, Places, resized_pixels
+from vitrail.serving.refusals import Refusal
+from vitrail.serving.running import check_access, limits_of, listening, serve
+from vitrail.serving.still import samples_of
+from vitrail.weights.preprocessing import Preprocessing
+
+
+def test_a_port_in_use_is_told_before_the_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "no-such-model", "--port", str(port)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"vitrail: cannot listen on 127.0.0.1, port {port}: ") and "--port 0" in said
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "no-such-model.safetensors", "--port", "0"]) == 2
+    assert "there is no file, folder or preset" in capsys.readouterr().err
+
+
+def test_a_host_that_is_not_there() -> None:
+    with pytest.raises(VitrailError, match="cannot listen on"):
+        listening("192.0.2.1", 0)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "uvicorn":
+            raise ImportError("no uvicorn", name="uvicorn")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(VitrailError, match=r'\(uvicorn\): pip install "vitrail\[serve\]"'):
+        serve("mu/4")
+
+
+@pytest.mark.parametrize("token", ["short", "with a space", "caf\u00e9-caf\u00e9", ""])
+def test_tokens_that_no_header_could_carry(token: str) -> None:
+    with pytest.raises(VitrailError, match="8 or more plain characters"):
+        check_access(token, [])
+
+
+@pytest.mark.parametrize("origin", ["example.org", "https://example.org/", "ftp://example.org", "https://"])
+def test_origins_that_no_browser_would_send(origin: str) -> None:
+    with pytest.raises(VitrailError, match="an origin looks like"):
+        check_access(None, [origin])
+    check_access(None, ["*", "https://example.org:8000"])
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "x"])
+def test_ports_that_are_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["serve", "m", "--port", port])
+    assert "not a port" in capsys.readouterr().err
+
+
+def test_a_folder_of_samples_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(VitrailError, match="there is no folder"):
+        samples_of("mu/4", tmp_path / "none")
+    assert samples_of("mu/4", None) == [] and samples_of("mu/4", tmp_path) == []
+
+
+def test_limits_fit_together() -> None:
+    assert limits_of(images=None, waiting=3).images == 3  # more than all places could never be taken
+    assert limits_of(pixels=7).pixels == 7
+
+
+def test_places_come_back_however_it_ends() -> None:
+    places = Places(3, "tests")
+    with pytest.raises(KeyError), places.take(2):
+        with pytest.raises(Refusal) as refused, places.take(2):
+            pass
+        assert refused.value.status == 503 and places.taken == 2
+        raise KeyError
+    assert places.taken == 0
+
+
+@pytest.mark.parametrize(("resize", "most"), [("crop", 224 * 224 * 100), ("pad", 224 * 224), ("squash", 224 * 224)])
+def test_what_resizing_makes_of_a_strip(resize: str, most: float) -> None:
+    assert resized_pixels(10, 1000, Preprocessing(resize=resize)) == pytest.approx(most)
+    assert Limits().pixels > resized_pixels(3000, 4000, Preprocessing())

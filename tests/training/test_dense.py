@@ -1,0 +1,156 @@
+"""Segmentation and detection through the whole of `train`: tiny models learn, resume bit for bit, and are honest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.training.running import begin, kill, wait_for
+from tests.training.running import vitrail as command
+from vitrail.data.make_data import make_data
+from vitrail.errors import VitrailError
+from vitrail.training.finish import Finished
+from vitrail.training.settings import Settings
+from vitrail.weights.load import load
+
+SMALL: dict[str, Any] = {
+    "model.width": 64,
+    "model.depth": 2,
+    "model.heads": 2,
+    "model.patch_size": 8,
+    "train.batch_size": 16,
+    "data.workers": 0,
+}
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes") / "shapes"
+    make_data("shapes", folder, images=160, size=48)
+    return folder
+
+
+def trained(data: Path, out: Path, task: str, **more: Any) -> Finished:
+    values = SMALL | {name.replace("__", "."): value for name, value in more.items()}
+    return vitrail.train(data, out, task=task, settings=Settings().with_values(values))
+
+
+def test_masks_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None:
+    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=16)
+    ground = {"mIoU": 1 / 6}  # always answering the background
+    assert finished.results["metrics"]["mIoU"] > 2 * ground["mIoU"]
+    assert finished.results["metrics"]["pixel_accuracy"] > 0.8
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Worst pictures" in page and "segmentation" in page
+    result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", shapes, bootstrap=0)
+    assert result["metrics"]["mIoU"] == pytest.approx(finished.results["metrics"]["mIoU"], abs=1e-6)
+
+
+def test_boxes_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None:
+    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=24)
+    assert finished.results["metrics"]["AP50"] > 0.15
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "detection" in page
+    result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", shapes, bootstrap=0)
+    assert result["metrics"]["AP50"] == pytest.approx(finished.results["metrics"]["AP50"], abs=0.02)
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_a_killed_run_goes_on_bit_for_bit(shapes: Path, tmp_path: Path, task: str) -> None:
+    settings = tmp_path / "settings.toml"
+    Settings().with_values(SMALL | {"train.epochs": 2.0, "train.save_minutes": 0.0}).write(settings)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    arguments = ["train", str(shapes), "--task", task, "--settings", str(settings), "--out"]
+    assert command(*arguments, whole).returncode == 0
+    process = begin(*arguments, killed)
+    wait_for(lambda: len(list((killed / "checkpoint").glob("*.safetensors"))) > 1, process)
+    kill(process)
+    assert command("train", shapes, "--out", killed, "--resume").returncode == 0
+    one, other = (load(run / "model.safetensors").model.state_dict() for run in (whole, killed))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("head", ["linear", "queries"])
+def test_the_other_mask_heads_train(shapes: Path, tmp_path: Path, head: str) -> None:
+    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=1.0, model__head=head)
+    assert finished.checkpoint.config.head == f"mask_{head}"
+    assert np.isfinite(finished.results["metrics"]["mIoU"])
+
+
+def test_query_tokens_find_boxes(shapes: Path, tmp_path: Path) -> None:
+    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=1.0, model__head="tokens", model__candidates=9)
+    assert finished.checkpoint.config.head == "box_tokens" and finished.checkpoint.config.queries == 9
+
+
+def test_large_pictures_through_windows(shapes: Path, tmp_path: Path) -> None:
+    finished = trained(
+        shapes, tmp_path / "run", "segment", train__epochs=1.0, model__resize="window", model__image_size=32
+    )
+    assert finished.checkpoint.preprocessing.resize == "window"
+    model = vitrail.load(tmp_path / "run" / "model.safetensors")
+    wide = np.random.default_rng(0).integers(0, 256, (45, 131, 3), np.uint8)
+    assert model.predict(wide)["mask"].shape == (45, 131)
+    result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", shapes, bootstrap=0)
+    assert result["metrics"]["mIoU"] == pytest.approx(finished.results["metrics"]["mIoU"], abs=1e-6)
+
+
+def test_a_classifier_becomes_a_segmenter(shapes: Path, tmp_path: Path) -> None:
+    first = trained(shapes, tmp_path / "classes", "classify", train__epochs=1.0)
+    settings = Settings().with_values({"train.epochs": 1.0, "data.workers": 0})
+    start = tmp_path / "classes" / "model.safetensors"
+    tuned = vitrail.train(shapes, tmp_path / "masks", task="segment", start=start, settings=settings)
+    assert tuned.checkpoint.config.width == first.checkpoint.config.width
+    assert tuned.checkpoint.preprocessing.resize == "pad" and tuned.checkpoint.config.head == "mask_decoder"
+    back = vitrail.train(
+        shapes, tmp_path / "again", task="classify", start=tmp_path / "masks" / "model.safetensors", settings=settings
+    )
+    assert back.checkpoint.config.head == "linear"
+
+
+def test_a_broken_mask_is_named_and_left_out(tmp_path: Path) -> None:
+    make_data("shapes", tmp_path / "data", images=40, size=32, task="segment")
+    victim = sorted((tmp_path / "data" / "masks" / "train").iterdir())[3]
+    victim.write_bytes(victim.read_bytes()[:40])
+    finished = trained(tmp_path / "data", tmp_path / "run", "segment", train__epochs=1.0)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert victim.name in page
+    assert finished.results["images"] > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"train.mixup": 0.2}, "needs every patch"),
+        ({"train.keep_tokens": 0.5}, "needs every patch"),
+        ({"model.resize": "crop"}, "use pad"),
+        ({"model.head": "tokens"}, "the task segment has decoder, linear, queries"),
+    ],
+)
+def test_what_does_not_go_with_masks_is_said(
+    shapes: Path, tmp_path: Path, values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(VitrailError, match=sentence):
+        vitrail.train(shapes, tmp_path / "run", task="segment", settings=Settings().with_values(SMALL | values))
+
+
+def test_predictions_become_files(shapes: Path, tmp_path: Path) -> None:
+    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=1.0)
+    wide = tmp_path / "wide pictures"
+    wide.mkdir()
+    Image.new("RGB", (90, 40), "white").save(wide / "a b.png")
+    (wide / "broken.png").write_bytes(b"nothing")
+    outlets = ["--out", tmp_path / "boxes", "--json", tmp_path / "x.json"]
+    assert command("predict", finished.folder.model, wide, *outlets).returncode == 1  # for the broken one
+    with Image.open(tmp_path / "boxes" / "a b.jpg") as picture:
+        assert picture.size == (90, 40)
+    told = json.loads((tmp_path / "boxes" / "detections.json").read_text(encoding="utf-8"))
+    assert [image["width"] for image in told["images"]] == [90]
+    rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    assert "objects" in rows[0] and "error" in rows[1]
