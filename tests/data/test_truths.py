@@ -83,7 +83,7 @@ def test_masks_and_boxes_move_with_the_picture(name: str, size: tuple[int, int],
 
 @pytest.mark.parametrize("name", ["trivial", "rand"])
 def test_a_turned_object_stays_inside_of_its_box(name: str) -> None:
-    images, masks, boxes = moved(WAYS[name], (40, 40), "pad")
+    _, masks, boxes = moved(WAYS[name], (40, 40), "pad")
     for mask, box in zip(masks, boxes, strict=True):
         inside = (mask == 1).nonzero()
         if box[0, 0] < 0 or not len(inside):

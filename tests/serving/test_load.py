@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vitrail
-from tests.serving.server import Answer, Server, form, picture, until
+from tests.serving.server import SECONDS, Answer, Server, form, picture, until
 
 CLIENTS, EACH = 16, 12
 SLOW = "/v1/explain?method=occlusion"
@@ -54,7 +54,7 @@ def test_every_client_gets_the_answer_to_its_own_image(server: Server, model_fil
 @pytest.fixture
 def busy() -> Iterator[Server]:
     """A model for which an explanation takes a while, and a server that stands few of them."""
-    server = Server("Ti/32", "--queue", "4", "--max-images", "4")
+    server = Server("Ti/32", "--patience", str(SECONDS))
     yield server
     server.process.kill()
     server.process.wait()
@@ -82,18 +82,22 @@ def test_full_cancelled_and_stopped(busy: Server) -> None:
     assert busy.metric("vitrail_jobs_waiting") == 0
     assert busy.send("/v1/predict", picture()).status == 200
 
-    # told to stop: what is in hand is finished, what comes is refused, then it is gone
-    with ThreadPoolExecutor(2) as pool:
-        in_hand = [pool.submit(busy.send, SLOW, picture()) for _ in range(2)]
-        until(lambda: busy.metric("vitrail_images_in_hand") == 2)
-        kept = busy.connection()
-        assert busy.ask("GET", "/readyz", connection=kept).status == 200
+    # told to stop: what is in hand is finished, even what is still being sent; what comes is refused; then it is gone
+    with busy.socket() as sending, ThreadPoolExecutor(1) as pool:
+        request = request.replace(SLOW, "/v1/predict").replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
+        sending.sendall(request.encode() + body[:100])
+        explained = pool.submit(busy.send, SLOW, picture())
+        until(lambda: busy.metric("vitrail_images_in_hand") == 1)
+        until(lambda: busy.metric("vitrail_requests_in_hand") == 3)  # with the one that asks
         busy.process.send_signal(signal.SIGTERM)
-        until(lambda: busy.ask("GET", "/readyz", connection=kept).status == 503)
+        until(lambda: busy.get("/readyz").status == 503)
         late = busy.send("/v1/predict", picture())
         assert (late.status, late.headers["retry-after"]) == (503, "1")
-        assert [one.result().status for one in in_hand] == [200, 200]
-    assert busy.process.wait(60) == 0
+        assert busy.get("/healthz").status == 200
+        assert explained.result().status == 200
+        sending.sendall(body[100:])
+        assert sending.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+    assert busy.process.wait(SECONDS) == 0
     assert busy.said == []
 
 

@@ -26,8 +26,8 @@ class Augmentation:
     crop: tuple[float, float] = (0.35, 1.0)  # part of the area that is kept
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: str = "horizontal"  # none, horizontal, vertical, both; off when it changes the label
-    # none; trivial: one random change of random strength; rand: `changes` of them at `strength`; colour: as trivial, but
-    # nothing is turned, sheared or shifted, which would leave a box no longer tight around its object
+    # none; trivial: one random change of random strength; rand: `changes` of them at `strength`; colour: as trivial,
+    # but nothing is turned, sheared or shifted, which would leave a box no longer tight around its object
     policy: str = "trivial"
     changes: int = 2
     strength: float = 0.5

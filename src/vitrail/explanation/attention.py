@@ -66,7 +66,7 @@ def attention_maps(
             yield AttentionMap(number, token, row[..., prefix:].unflatten(-1, grid), row[..., :prefix])
         if number < asked[-1]:
             with evaluated(model):
-                x = model.run(block, x, turns)
+                x = model.placed_again(model.run(block, x, turns), number, grid)
 
 
 @torch.no_grad()
@@ -77,7 +77,7 @@ def attention_of_all(
     time; the heads are never held together."""
     asked = chosen_blocks(blocks, model.config.depth)
     with evaluated(model):
-        x, turns, _ = model.embed(images, pad)
+        x, turns, grid = model.embed(images, pad)
     everyone = torch.arange(x.shape[1], device=x.device)
     for number, block in enumerate(blocks_of(model)[: asked[-1] + 1] if asked else ()):
         if number in asked:
@@ -85,7 +85,7 @@ def attention_of_all(
             yield number, torch.cat([rows.mean(1) for _, rows in parts], dim=1)
         if number < asked[-1]:
             with evaluated(model):
-                x = model.run(block, x, turns)
+                x = model.placed_again(model.run(block, x, turns), number, grid)
 
 
 @torch.no_grad()
@@ -96,8 +96,8 @@ def pool_attention(model: ViT, images: Tensor, *, pad: bool = False) -> Attentio
         raise VitrailError(f"this model pools by {model.config.pool!r}: only pool 'attention' has a query of its own")
     with evaluated(model):
         x, turns, grid = model.embed(images, pad)
-        for block in model.blocks:
-            x = model.run(block, x, turns)
+        for number, block in enumerate(model.blocks):
+            x = model.placed_again(model.run(block, x, turns), number, grid)
         row = pool_weights(model, model.normed(x))  # (B, heads, M)
     prefix = model.config.prefix
     return AttentionMap(model.config.depth, -1, row[..., prefix:].unflatten(-1, grid), row[..., :prefix])

@@ -49,6 +49,7 @@ def walk(
                 steps += more
             else:
                 x = model.run(layer, x, turns)
+            x = model.placed_again(x, number, grid)
         more, outputs = answer_steps(model, x, labels, task)
     return Walk(steps + more, block, patch, outputs[0].float().cpu().numpy())
 

@@ -77,8 +77,8 @@ class Predictor:
     def outputs(
         self, sources: Iterable[Source | Pause]
     ) -> Generator[tuple[Source, Tensor | UnreadableImage], None, None]:
-        """Each source with the model's outputs (K,), float32, or with the reason why it could not be read. Answers about
-        places come decoded, in the picture's own pixels (`Dense.decode`)."""
+        """Each source with the model's outputs (K,), float32, or with the reason why it could not be read. Answers
+        about places come decoded, in the picture's own pixels (`Dense.decode`)."""
         for batch in self._read(sources):
             yield from self._run(batch)
 

@@ -134,7 +134,7 @@ class DecoderBlock(nn.Module):
     def forward(
         self, x: Tensor, place: Tensor, tokens: tuple[Tensor, Tensor], inside: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The queries' content, as it is and normed. x, place (B, Q, D): their content, and where they are. tokens: keys
+        """The queries' content, as it is and normed. x, place (B, Q, D): content and place. tokens: keys
         and values of the patches. inside (B, Q, S D / 4): the features at points of each query's box."""
         y = self.norms[0](x)
         x = x + self.among(y + place, y + place, y, mask)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from starlette.requests import Request
@@ -15,22 +13,18 @@ from starlette.responses import Response
 
 from vitrail.data.unreadable import UnreadableImage
 from vitrail.explanation.tokens import prefix_names, token_name, token_of
-from vitrail.serving.answers import Picture, Served, as_jpeg, as_png, plain, sentence_of, without_arrays
+from vitrail.serving.answers import as_png, plain, sentence_of, without_arrays
 from vitrail.serving.asking import check_names, numbers, one_of, whole
-from vitrail.serving.batching import ModelThread
-from vitrail.serving.bodies import pictures
 from vitrail.serving.docs_page import CSS, docs_page
 from vitrail.serving.explaining import explained, methods_of, walked
 from vitrail.serving.framing import placed, thinned
-from vitrail.serving.limits import Limits, Places
 from vitrail.serving.maps import Maps, maps_of, packed
-from vitrail.serving.metrics import Metrics
 from vitrail.serving.openapi import document
 from vitrail.serving.passing import Part, Passed
 from vitrail.serving.refusals import Refusal, as_json, busy, unfit
 from vitrail.serving.still import Still
+from vitrail.serving.working import Workshop
 
-T = TypeVar("T")
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 TOP = 1000  # guesses
@@ -39,21 +33,14 @@ BINARY = "application/octet-stream"
 
 
 class Api:
-    """The model's part of the server. `ready` is false while it drains."""
+    """What stands at each address. `ready` is false while the server drains."""
 
-    def __init__(
-        self, served: Served, limits: Limits, web: dict[str, Still], samples: Sequence[Still], workers: int = 2
-    ) -> None:
-        self.served, self.limits, self.metrics = served, limits, Metrics()
-        self.thread: ModelThread[Part] = ModelThread(self._run, served.batch_size)
-        self.images = Places(limits.waiting, "other images")
-        self.slow = Places(limits.slow, "other explanations")
-        self.decoders = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-decode")
-        self.decoding = asyncio.Semaphore(workers)
+    def __init__(self, work: Workshop, web: dict[str, Still], samples: Sequence[Still]) -> None:
+        self.work, self.served, self.metrics = work, work.served, work.metrics
         self.ready: Callable[[], bool] = lambda: True
         self.in_hand: Callable[[], int] = lambda: 0
         addresses = [{"name": one.name, "url": f"/v1/samples/{place}"} for place, one in enumerate(samples)]
-        self.description = served.describe(addresses)
+        self.description = self.served.describe(addresses)
         self.routes = self._routes(web, samples)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -74,22 +61,6 @@ class Api:
             return path if path in ("/web/", "/v1/samples/") else "other"
         return path if path in self.routes else "other"
 
-    async def warm_up(self) -> None:
-        """A first pass in the thread that will do all others, so that no client waits for what torch sets up once."""
-        shape = (*self.served.preprocessing.size, self.served.preprocessing.channels)
-        blank = np.zeros(shape, np.uint8)
-
-        def finish(result: Passed) -> Maps:
-            assert result.tokens is not None
-            return maps_of(self.served.model, 0, result.tokens, result.turns, queries=[0])
-
-        for _ in range(2):
-            await self.thread.batched(Part(blank, finish, 0))
-
-    def close(self) -> None:
-        self.thread.end()
-        self.decoders.shutdown(wait=False, cancel_futures=True)
-
     def _routes(self, web: dict[str, Still], samples: Sequence[Still]) -> dict[str, dict[str, Handler]]:
         described = document(self.description)
         asked: dict[str, Handler] = {
@@ -102,10 +73,7 @@ class Api:
             "/metrics": self.show_metrics,
         }
         asked |= {f"/web/{name}": _constant(one.data, one.kind, "no-cache") for name, one in web.items()}
-        asked |= {
-            f"/v1/samples/{place}": _constant(one.data, one.kind, "private, max-age=3600")
-            for place, one in enumerate(samples)
-        }
+        asked |= {f"/v1/samples/{place}": _constant(one.data, one.kind) for place, one in enumerate(samples)}
         if "index.html" in web:
             asked["/"] = _constant(web["index.html"].data, web["index.html"].kind, "no-cache")
         sent: dict[str, Handler] = {
@@ -128,13 +96,13 @@ class Api:
         if self.served.task is None:
             raise unfit(self.served.no_task)
         started = time.perf_counter()
-        results = await self._each(request, lambda picture, passed: self.served.answer(picture, passed, top))
-        answers = await self._in_pool(lambda: [_told(one) for one in results])
+        results = await self.work.each(request, lambda picture, passed: self.served.answer(picture, passed, top))
+        answers = [await self._told(one) for one in results]
         return _json({"results": answers, "milliseconds": _milliseconds(started)})
 
     async def embed(self, request: Request) -> Response:
         check_names(request)
-        results = await self._each(request, lambda _, passed: self.served.embedding(passed), always_pass=True)
+        results = await self.work.each(request, lambda _, passed: self.served.embedding(passed), always_pass=True)
         vectors = [{"error": sentence_of(one)} if isinstance(one, UnreadableImage) else one for one in results]
         return _json({"embeddings": vectors, "width": next(len(one) for one in results if isinstance(one, list))})
 
@@ -143,7 +111,7 @@ class Api:
         check_names(request, "block", "top")
         block, top = self._block(request), whole(request, "top", 5, 1, TOP)
 
-        async with self._one_picture(request, self.images, shown=True) as (picture, seconds, jpeg):
+        async with self.work.one_picture(request, self.work.images, shown=True) as (picture, seconds, jpeg):
 
             def finish(result: Passed) -> tuple[Any, Maps, float, float]:
                 begun = time.perf_counter()
@@ -152,7 +120,7 @@ class Api:
                 answer = None if self.served.task is None else self.served.answer(picture, result, top)
                 return answer, maps, result.seconds, time.perf_counter() - begun
 
-            found = await self._in_time(request, self.thread.batched(Part(picture.pixels, finish, block)))
+            found = await self.work.in_time(request, self.work.thread.batched(Part(picture.pixels, finish, block)))
         answer, maps, forward, spent = found
         told, arrays = without_arrays(answer)
         header = {
@@ -166,7 +134,7 @@ class Api:
             **placed(answer or {}, picture.frame),
         }
         parts = {"picture": jpeg, **maps.parts(), **{name: thinned(array) for name, array in arrays.items()}}
-        return await self._in_pool(lambda: Response(packed(header, parts), media_type=BINARY))
+        return Response(packed(header, parts), media_type=BINARY)
 
     async def attention(self, request: Request) -> Response:
         check_names(request, "block", "query", "heads")
@@ -185,8 +153,8 @@ class Api:
             rows = None if query is None else [query]
             return maps_of(self.served.model, block, result.tokens, result.turns, queries=rows, heads=heads)
 
-        async with self._one_picture(request, self.images) as (picture, _, _):
-            maps = await self._in_time(request, self.thread.batched(Part(picture.pixels, finish, block)))
+        async with self.work.one_picture(request, self.work.images) as (picture, _, _):
+            maps = await self.work.in_time(request, self.work.thread.batched(Part(picture.pixels, finish, block)))
         header = {
             "block": block,
             "query": None if query is None else token_name(query, config, grid),
@@ -195,7 +163,7 @@ class Api:
             "prefix": prefix_names(config),
         }
         if as_text:
-            return await self._in_pool(lambda: _json({**header, "maps": np.round(maps.values(), 6).tolist()}))
+            return await self.work.in_pool(lambda: _json({**header, "maps": np.round(maps.values(), 6).tolist()}))
         return Response(packed(header, {**maps.parts()}), media_type=BINARY)
 
     async def explain(self, request: Request) -> Response:
@@ -204,11 +172,11 @@ class Api:
         method = one_of(request, "method", methods, methods[0])
         target = self._target(request.query_params.get("label"))
         started = time.perf_counter()
-        async with self._one_picture(request, self.slow) as (picture, _, _):
-            work = self.thread.alone(
+        async with self.work.one_picture(request, self.work.slow) as (picture, _, _):
+            work = self.work.thread.alone(
                 lambda: explained(self.served.looked_at, self.served.input_of(picture), method, target)
             )
-            found, explains = await self._in_time(request, work)
+            found, explains = await self.work.in_time(request, work)
         labels = self.served.looked_at_labels
         answer = {
             "method": method,
@@ -222,12 +190,12 @@ class Api:
     async def walk(self, request: Request) -> Response:
         check_names(request, "block")
         block, labels = self._block(request), self.served.looked_at_labels
-        async with self._one_picture(request, self.slow) as (picture, _, _):
-            work = self.thread.alone(
+        async with self.work.one_picture(request, self.work.slow) as (picture, _, _):
+            work = self.work.thread.alone(
                 lambda: walked(self.served.looked_at, self.served.input_of(picture), picture.pixels, labels, block)
             )
-            steps = await self._in_time(request, work)
-        return await self._in_pool(lambda: _json({"block": block, "steps": plain(steps)}))
+            steps = await self.work.in_time(request, work)
+        return await self.work.in_pool(lambda: _json({"block": block, "steps": plain(steps)}))
 
     # ---- the server itself
 
@@ -239,98 +207,21 @@ class Api:
     async def show_metrics(self, request: Request) -> Response:
         gauges = {
             "vitrail_requests_in_hand": self.in_hand(),
-            "vitrail_images_in_hand": self.images.taken + self.slow.taken,
-            "vitrail_jobs_waiting": self.thread.waiting,
+            "vitrail_images_in_hand": self.work.images.taken + self.work.slow.taken,
+            "vitrail_jobs_waiting": self.work.thread.waiting,
         }
         return Response(self.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
     # ---- parts
 
-    def _run(self, parts: Sequence[Part]) -> list[Any]:
-        started = time.perf_counter()
-        results = self.served.run(parts)
-        self.metrics.forward(len(parts), time.perf_counter() - started)
-        return results
-
-    def _place(self, places: Places, number: int = 1) -> AbstractContextManager[None]:
-        return places.take(number, (self.thread.waiting + 1) * self.metrics.seconds_an_image)
-
-    async def _each(
-        self, request: Request, finish: Callable[[Picture, Any], T], always_pass: bool = False
-    ) -> list[T | UnreadableImage]:
-        """The result of each image, or why it cannot be read; where none can be, that is the answer. A picture that is
-        seen through windows has passes of its own, and needs none besides."""
-        self.images.check()
-        sent = await pictures(request, self.limits)
-
-        async def one(number: int, data: bytes) -> T | UnreadableImage:
-            try:
-                picture = await self._in_pool(lambda: self.served.read(data, f"image number {number}"))
-            except UnreadableImage as error:
-                return error
-            if picture.whole is not None and not always_pass:
-                return await self.thread.alone(lambda: finish(picture, None))
-            result: T = await self.thread.batched(Part(picture.pixels, lambda passed: finish(picture, passed)))
-            return result
-
-        with self._place(self.images, len(sent)):
-            work = asyncio.gather(*(one(number, data) for number, data in enumerate(sent, start=1)))
-            results = await self._in_time(request, _awaited(work))
-        errors = [one for one in results if isinstance(one, UnreadableImage)]
-        if len(errors) == len(results):
-            raise unfit(sentence_of(errors[0]))
-        return results
-
-    @asynccontextmanager
-    async def _one_picture(
-        self, request: Request, places: Places, shown: bool = False
-    ) -> AsyncIterator[tuple[Picture, float, bytes]]:
-        """The one image of a request, how long it took to decode, and a JPEG of what the model sees if asked for. Its
-        place is held until the work inside is done; a client that is still sending holds none."""
-        places.check()
-        sent = await pictures(request, self.limits)
-        if len(sent) != 1:
-            raise unfit(f"one image at a time is looked at, and {len(sent)} were sent")
-
-        def read() -> tuple[Picture, float, bytes]:
-            begun = time.perf_counter()
-            picture = self.served.read(sent[0], "the image")
-            jpeg = as_jpeg(picture.pixels) if shown else b""
-            return picture, time.perf_counter() - begun, jpeg
-
-        with self._place(places):
-            yield await self._in_time(request, self._in_pool(read))
-
-    async def _in_pool(self, work: Callable[[], T]) -> T:
-        """In a thread that decodes, as soon as one is free. A client that hangs up meanwhile leaves nothing waiting in
-        the pool; what has begun is finished, and its thread is not free before."""
-        await self.decoding.acquire()
-        future = asyncio.get_running_loop().run_in_executor(self.decoders, work)
-
-        def finished(done: asyncio.Future[T]) -> None:
-            self.decoding.release()
-            if not done.cancelled():
-                done.exception()  # asked for, so that asyncio does not complain of one that nobody waits for any more
-
-        future.add_done_callback(finished)
-        return await asyncio.shield(future)
-
-    async def _in_time(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """The work's result, unless the client hangs up or the time is over: then it is dropped, wherever it stands."""
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request))
-        try:
-            await asyncio.wait({task, gone}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            if gone.done():
-                raise Refusal(499, "the client hung up", why="gone")
-            raise busy(
-                f"this took longer than {self.limits.seconds:g} s: try again when there is less to do", 5, "late"
-            )
-        finally:
-            task.cancel()
-            gone.cancel()
-            await asyncio.gather(task, gone, return_exceptions=True)
+    async def _told(self, result: Any) -> Any:
+        """An answer, or why there is none, fit for JSON."""
+        if isinstance(result, UnreadableImage):
+            return {"error": sentence_of(result)}
+        answer, arrays = without_arrays(result)
+        for name, array in arrays.items():
+            answer[f"{name}_png"] = await self.work.in_pool(functools.partial(as_png, array))
+        return answer
 
     def _block(self, request: Request) -> int:
         depth = self.served.checkpoint.config.depth
@@ -343,23 +234,6 @@ class Api:
         if label not in labels:
             raise unfit("the model knows no such label: /v1/model has the list")
         return labels.index(label)
-
-
-def _told(result: Any) -> Any:
-    """An answer, or why there is none, fit for JSON."""
-    if isinstance(result, UnreadableImage):
-        return {"error": sentence_of(result)}
-    answer, arrays = without_arrays(result)
-    return {**answer, **{f"{name}_png": as_png(array) for name, array in arrays.items()}}
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _constant(data: bytes, kind: str, cache: str | None = None) -> Handler:

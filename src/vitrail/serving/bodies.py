@@ -33,28 +33,27 @@ class Body:
         length = headers.get(b"content-length", b"")
         self.announced = int(length) if length.isdigit() else None
         self.complete = self.announced == 0 or (self.announced is None and b"transfer-encoding" not in headers)
-        self.gone = False
+        self.gone = self.hopeless = False  # hopeless: what is left of it is not worth reading
 
     async def __call__(self) -> Message:
         if self.complete or self.gone:  # nothing more to read: this tells when the client hangs up
             return await self.receive()
-        if max(self.announced or 0, self.received) > self.limits.bytes:
-            raise Refusal(413, f"a request has at most {self.limits.bytes:,} bytes: send fewer or smaller images")
+        self._check_size(self.announced or 0)
         spent = time.monotonic() - self.started
         left = self.limits.patience + self.received / SLOWEST - spent
         try:
             async with asyncio.timeout(max(0.0, min(left, self.limits.patience))):
                 message = await self.receive()
         except TimeoutError:
+            self.hopeless = True
             raise Refusal(408, "the request's body came too slowly: send it again", why="slow") from None
         self._count(message)
-        if self.received > self.limits.bytes:
-            raise Refusal(413, f"a request has at most {self.limits.bytes:,} bytes: send fewer or smaller images")
+        self._check_size(self.received)
         return message
 
     async def thrown_away(self) -> bool:
         """Whether what is left of the body could be read in a moment; a connection is of no use before that."""
-        if max(self.announced or 0, self.received) > self.received + LEFT_OVER:
+        if self.hopeless or (self.announced or 0) > self.received + LEFT_OVER:
             return False
         try:
             async with asyncio.timeout(min(1.0, self.limits.patience)):
@@ -63,6 +62,10 @@ class Body:
         except TimeoutError:
             return False
         return self.complete
+
+    def _check_size(self, size: int) -> None:
+        if size > self.limits.bytes:
+            raise Refusal(413, f"a request has at most {self.limits.bytes:,} bytes: send fewer or smaller images")
 
     def _count(self, message: Message) -> None:
         if message["type"] == "http.disconnect":

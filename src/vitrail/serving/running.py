@@ -94,19 +94,21 @@ async def _serve(
     from vitrail.serving.app import Api
     from vitrail.serving.security import Access, Door
     from vitrail.serving.still import samples_of, web_files
+    from vitrail.serving.working import Workshop
 
     pictures = samples_of(model, samples)
     served = Served(opened(model), _name(model), limits, device=device, batch_size=batch_size)
-    api = Api(served, limits, web_files(), pictures, workers)
+    work = Workshop(served, limits, workers)
+    api = Api(work, web_files(), pictures)
     try:
-        await api.warm_up()
+        await work.warm_up()
         access = Access(token, frozenset(name.lower() for name in hosts), frozenset(origins))
         door = Door(api, access, limits, api.metrics, api.path)
         api.ready, api.in_hand = lambda: not door.draining, lambda: door.in_hand
         server = _server(door, limits, lambda: _announce(listener, served.name, token))
         await server.serve(sockets=[listener])
     finally:
-        api.close()
+        work.close()
 
 
 def _server(door: Door, limits: Limits, started: Callable[[], None]) -> uvicorn.Server:

@@ -1,8 +1,9 @@
 """What the tasks share that answer about places: every pixel's class, every object's box.
 
-Their outputs are too large to be kept for a whole data set, and mean something in the picture's own pixels only. So they
-are decoded batch by batch, where the picture lies in the model's input being known (`decode`), and of a decoded image
-only a row of numbers is kept (`compare`), from which everything is measured in the end (`quick_metrics`, `evaluate`).
+Their outputs are too large to be kept for a whole data set, and mean something in the picture's own pixels only. So
+they are decoded batch by batch, where the picture lies in the model's input being known (`decode`), and of a decoded
+image only a row of numbers is kept (`compare`), from which everything is measured in the end (`quick_metrics`,
+`evaluate`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ IGNORE = 255  # a pixel of a mask of which nothing is known
 
 
 class Dense(Task):
-    """Targets are tensors of a batch as the model sees it, after augmentation. `encode` and `fit` have nothing to do."""
+    """Targets are tensors of a batch as the model sees it, after augmentation."""
 
     dense = True
     heads: ClassVar[tuple[str, ...]]  # of ViTConfig, the usual one first

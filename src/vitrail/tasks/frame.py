@@ -1,4 +1,4 @@
-"""Where a picture lies in the model's input, so that an answer about a place can be given in the picture's own pixels."""
+"""Where a picture lies in the model's input: answers about places are given in the picture's own pixels."""
 
 from __future__ import annotations
 

@@ -6,23 +6,19 @@ import datetime
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from vitrail.data.collection import SPLITS
 from vitrail.data.names import shown
 from vitrail.data.order import Order
 from vitrail.data.randomness import permutation
 from vitrail.data.store import Shape, Store, Whole, open_store
-from vitrail.data.truths import DenseTruths, Plain, Some, Truths, dense_truths
 from vitrail.data.unreadable import UnreadableImage
 from vitrail.errors import VitrailError
 from vitrail.model.precision import autocast
@@ -31,6 +27,7 @@ from vitrail.tasks.dense import Dense
 from vitrail.tasks.task import Task, task_for
 from vitrail.training.average import Average
 from vitrail.training.building import feed_of, fresh_model, rates_of, starting_point
+from vitrail.training.checks import check_places, check_sharing
 from vitrail.training.choose import choose_model, choose_optimizer, choose_recipe, usual_rate
 from vitrail.training.distributed import Processes, distribute, end_processes, start_processes
 from vitrail.training.failure import in_a_sentence, is_out_of_memory
@@ -40,16 +37,15 @@ from vitrail.training.loop import Diverged, Loop, Standing, Stopped
 from vitrail.training.memory import keep_freed_memory
 from vitrail.training.pace import measured_pace
 from vitrail.training.parameters import optimizers
+from vitrail.training.parts import Parts
 from vitrail.training.plan import Length, Plan, length_of, steps_within
 from vitrail.training.prepare import NAMED, Prepared, colours, prepare_data, stored_shape
 from vitrail.training.progress import Progress, standard
 from vitrail.training.settings import Settings
 from vitrail.training.state import Saved, States, collect_tensors, restore_tensors
-from vitrail.training.validate import Pictures, compared, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
-COUNTED = 500  # training masks from which the frequency of the classes is told
 QUICK = 2000  # held-out images that are measured on the way; the end is measured on all
 VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
 TUNING_EPOCHS = 10.0
@@ -114,8 +110,8 @@ class Session:
         self.task = self._task()
         if not resume:
             self._choose_model()
-        self._check_processes()
-        self._check_dense()
+        check_sharing(self.settings.train, self.processes.world, self.shard)
+        check_places(self.settings, self.task)
         self.checkpoint = starting_point(self.settings, self.task)
         self._decode()
         self.plan = Plan.read(self.folder.plan) if resume else self._plan()
@@ -161,40 +157,6 @@ class Session:
         if asked and not usual / 10 < asked < usual * 10:
             self.progress.say(f"  warning: the learning rate {asked:g} is more than 10 times off the usual {usual:.2g}")
 
-    def _check_processes(self) -> None:
-        """Whether a step can be shared among them."""
-        train, world = self.settings.train, self.processes.world
-        if self.shard and train.optimizer == "muon":
-            raise VitrailError("Muon needs whole matrices: with --shard set train.optimizer to adamw")
-        if self.shard and world == 1:
-            raise VitrailError("--shard cuts a model up among several processes: start it under torchrun")
-        if world > 1 and train.batch_size % (2 * world):
-            raise VitrailError(
-                f"the batch of {train.batch_size} images cannot be shared among {world} processes: "
-                f"it must be a multiple of {2 * world}, so set --batch-size"
-            )
-
-    def _check_dense(self) -> None:
-        """Whether what was asked for goes with answers about places."""
-        train, model = self.settings.train, self.settings.model
-        if model.resize == "window" and self.task.name != "segment":
-            raise VitrailError(f"model.resize = 'window' is for the task segment; {self.task.name} takes pad or squash")
-        if not isinstance(self.task, Dense):
-            if model.head not in ("auto", "linear"):
-                raise VitrailError(
-                    f"model.head = {model.head!r} is for segment and detect; the task is {self.task.name}"
-                )
-            return
-        if max(train.mixup, train.cutmix) > 0 or 0 < train.keep_tokens < 1:
-            raise VitrailError(
-                f"the task {self.task.name} needs every patch of its own picture: set train.mixup and train.cutmix to "
-                "0, and train.keep_tokens to 1"
-            )
-        if model.resize == "crop":
-            raise VitrailError(
-                f"model.resize = 'crop' hides the edges, and {self.task.name} answers about all: use pad"
-            )
-
     def _fitted_to(self, settings: Settings, start: Checkpoint) -> Settings:
         """What a model that is fine-tuned has already decided."""
         asked = settings.model
@@ -220,34 +182,23 @@ class Session:
         paths = [item.path for item in self.prepared.train]
         count = self.progress.counter("decoding images")
         store = open_store(paths, shape, how.cache, how.cache_gigabytes / self.processes.world, how.workers, count)
-        self.truths, unknown = self._truths(shape)
-        bad = store.broken | unknown["train"]
+        bad = store.broken | self._parts(shape).unknown("train")
         self.store: Store = Whole(store, len(paths), bad) if bad else store
         if not self.settings.model.start:
             mean, std = colours(self.store, len(paths) - len(bad))
             self.checkpoint.preprocessing = self.checkpoint.preprocessing.replace(mean=mean, std=std)
-        self.pictures, self.test_pictures = self._pictures("val"), self._pictures("test")
+        self.parts = self._parts(shape)
         broken = {paths[place]: error for place, error in bad.items()}
-        for part, pictures in (("val", self.pictures), ("test", self.test_pictures)):
-            broken |= {pictures.paths[place]: error for place, error in (pictures.look() | unknown[part]).items()}
+        broken |= self.parts.unusable("val") | self.parts.unusable("test")
         if broken:
             self._leave_out(broken)
-            self.truths, _ = self._truths(shape)
-        if isinstance(self.task, Dense):
-            self.task.fit(Some(cast("DenseTruths", self.truths["train"]), len(self.prepared.train), COUNTED))
+            self.parts = self._parts(shape)
+        self.parts.fit()
 
-    def _truths(self, shape: Shape) -> tuple[dict[str, Truths], dict[str, dict[int, UnreadableImage]]]:
-        """What is known of the images of each part, and of which ones nothing is."""
-        how, truths = self.settings.data, {}
-        broken: dict[str, dict[int, UnreadableImage]] = {part: {} for part in SPLITS}
-        for part in SPLITS:
-            items = self.prepared.collection.part(part)
-            if isinstance(self.task, Dense):
-                dense = dense_truths(items, (shape.height, shape.width), how.cache_gigabytes / 4, how.workers)
-                truths[part], broken[part] = cast("Truths", dense), dense.look()
-            else:
-                truths[part] = Plain(self.task.encode([item.target for item in items]))
-        return truths, broken
+    def _parts(self, shape: Shape) -> Parts:
+        checkpoint, how = self.checkpoint, self.settings.data
+        patch = checkpoint.config.patch_size
+        return Parts(self.prepared.collection, self.task, how, shape, checkpoint.preprocessing, patch)
 
     def _leave_out(self, broken: dict[Path, UnreadableImage]) -> None:
         for error in list(broken.values())[:NAMED]:
@@ -258,12 +209,6 @@ class Session:
         self.task = self._task()
         batch = min(self.settings.train.batch_size, len(self.prepared.train))
         self.settings = self.settings.with_values({"train.batch_size": batch})
-        self.pictures, self.test_pictures = self._pictures("val"), self._pictures("test")
-
-    def _pictures(self, part: str) -> Pictures:
-        paths = [item.path for item in self.prepared.collection.part(part)]
-        patch = self.checkpoint.config.patch_size
-        return Pictures(paths, self.checkpoint.preprocessing, self.settings.data.workers, patch)
 
     def _plan(self) -> Plan:
         """How many steps, and with them the rest of the recipe. Both are kept in the run from here on."""
@@ -290,7 +235,8 @@ class Session:
 
     def _within_minutes(self, plan: Plan, keep_until: float) -> Plan:
         train = self.settings.train
-        ending = (len(self.pictures) + len(self.test_pictures)) / len(self._quick())
+        held_out = sum(len(pictures) for pictures in self.parts.pictures.values())
+        ending = held_out / len(self._quick())
         pace = measured_pace(self._loop(plan), 60 * train.minutes, ending)
         left = 60 * train.minutes - (time.monotonic() - self.begun) - pace.ending
         if left < pace.all_tokens:
@@ -336,7 +282,7 @@ class Session:
         model = fresh_model(self.checkpoint, self.settings, processes.device)
         network = distribute(model, processes, self.shard)
         share = (processes.rank, processes.world)
-        truths = self.truths["train"]
+        truths = self.parts.truths["train"]
         feed = feed_of(self.settings, self.store, truths, self._order(), self.checkpoint.preprocessing, share)
         loop = Loop(
             model=model,
@@ -365,27 +311,13 @@ class Session:
         return lambda: torch.autocast(kind, dtype=torch.bfloat16, enabled=asked == "bfloat16")
 
     def _measured(self, network: torch.nn.Module) -> dict[str, float]:
-        outputs, targets, loss = self._outputs(network, "val", self._quick())
+        outputs, targets, loss = self.parts.outputs(network, "val", self.processes, self._quick())
         found = self.task.quick_metrics(outputs, targets)
         return found if loss is None else {"loss": loss, **found}
 
     def _quick(self) -> list[int]:
         """A fixed part of the held-out images, so that measuring a large set does not eat the time."""
-        return sorted(permutation(self.settings.train.seed, 0, len(self.pictures))[:QUICK].tolist())
-
-    def _outputs(
-        self, network: torch.nn.Module, part: str, places: Sequence[int] | None = None
-    ) -> tuple[Tensor, Tensor, float | None]:
-        """What the model says about held-out images, what is true, and the loss, where the metrics do not tell it."""
-        pictures = self.pictures if part == "val" else self.test_pictures
-        truths = self.truths[part]
-        chosen = list(range(len(pictures))) if places is None else list(places)
-        if isinstance(truths, Plain):
-            return outputs_of(network, pictures, chosen, self.processes), truths.take(np.array(chosen)), None
-        assert isinstance(self.task, Dense)
-        dense = cast("DenseTruths", truths)
-        kept, loss = compared(network, self.task, pictures, dense, chosen, self.processes)
-        return kept, self.task.encode(Some(dense, chosen)), loss
+        return sorted(permutation(self.settings.train.seed, 0, len(self.parts.pictures["val"]))[:QUICK].tolist())
 
     # ---- state
 
@@ -459,10 +391,10 @@ class Session:
         """The best weights, calibrated, measured, and written as one file."""
         model = best_model(loop, self.states, self.checkpoint, self.settings)
         part = "test" if self.prepared.collection.part("test") else "val"
-        outputs, targets, _ = self._outputs(model, "val")
+        outputs, targets, _ = self.parts.outputs(model, "val", self.processes)
         self.task.calibrate(outputs, targets)
         if part == "test":
-            outputs, targets, _ = self._outputs(model, "test")
+            outputs, targets, _ = self.parts.outputs(model, "test", self.processes)
         results = self.task.evaluate(self.task.meant(outputs), targets, seed=self.settings.train.seed)
         for head in (model.head, model.distillation_head):
             if isinstance(head, Head):

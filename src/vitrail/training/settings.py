@@ -125,8 +125,8 @@ class Augment:
     )
     policy: str = setting(
         "auto",
-        "one random change (trivial), of colour only (colour), several at one strength (rand), or none; auto: trivial in "
-        "runs of many epochs, colour for segment and detect",
+        "one random change (trivial), of colour only (colour), several at one strength (rand), or none; auto: trivial "
+        "in runs of many epochs, colour for segment and detect",
         choices=("auto", "none", "trivial", "colour", "rand"),
     )
     changes: int = setting(2, "how many with policy = 'rand'", low=1, high=8)

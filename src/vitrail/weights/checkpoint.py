@@ -57,9 +57,9 @@ class Checkpoint:
             if len(self.labels) != self.config.classes:
                 raise VitrailError(f"there are {len(self.labels)} labels for {self.config.classes} classes")
         kind = {"segment": "mask_", "detect": "box_"}.get(self.task)
-        if self.config.classes and (kind is not None or self.config.is_dense):
-            if kind is None or not self.config.head.startswith(kind):
-                raise VitrailError(f"the task {self.task} does not go with the head {self.config.head!r}")
+        fits = not self.config.is_dense if kind is None else self.config.head.startswith(kind)
+        if self.config.classes and not fits:
+            raise VitrailError(f"the task {self.task} does not go with the head {self.config.head!r}")
         if self.preprocessing.channels != self.config.channels:
             raise VitrailError(
                 f"preprocessing gives {self.preprocessing.channels} channels, the model takes {self.config.channels}"

@@ -5,13 +5,21 @@ from __future__ import annotations
 import io
 import json
 import struct
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 from playwright.sync_api import Route
 
-from tests.serving.browser.driving import Seen, blots
+import vitrail
+from tests.conftest import lively_vit
+from tests.serving.browser.driving import Seen, blots, serve
+from vitrail.model.presets import preset
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
 
 GRID = (4, 6)
 TOKENS = 1 + GRID[0] * GRID[1]
@@ -138,6 +146,65 @@ def test_boxes_lie_over_the_picture_and_tell_what_their_query_attends_to(seen: S
     seen.settle()
     assert page.locator(".said").first.inner_text().startswith("Patch 2,1")
     assert page.locator(".box.chosen").count() == 0
+
+
+def test_doubtful_objects_are_folded_away(seen: Seen) -> None:
+    pretend(seen, "detect", {"answer": {"objects": OBJECTS, "threshold": 0.52}, "boxes": BOXES})
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    assert page.locator(".pane:visible .headline").inner_text().strip() == "2 objects"
+    assert [page.locator(".box").nth(number).is_visible() for number in range(3)] == [True, True, False]
+    page.get_by_text("1 more below the threshold, 52.0 %").click()
+    page.locator(".line.doubtful").click()
+    seen.settle()
+    assert page.locator(".box").nth(2).is_visible()
+
+
+def test_a_query_that_is_a_token_tells_what_it_attends_to(seen: Seen) -> None:
+    """YOLOS: queries stand before the patches; there may be a hundred, so they share a bar and a list."""
+    prefix, patches = ["[CLS]", "query 0", "query 1", "query 2"], GRID[0] * GRID[1]
+    maps, scale = np.zeros((2, 4 + patches, 4 + patches), np.uint8), np.full((2, 4 + patches), 0.5, np.float32)
+    maps[:, np.arange(4), 4 + np.array([0, 6, 7, 8])] = 255  # half to one patch,
+    maps[:, :, 1:3] = 128  # a quarter to each of two queries
+    objects = [{**OBJECTS[0], "query": 2}, {**OBJECTS[1], "query": 0}]
+    header = {"answer": {"objects": objects}, "boxes": BOXES[:2], "prefix": prefix}
+    pretend(seen, "detect", header, {"prefix": prefix}, maps=maps, scale=scale)
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    page.locator(".line").nth(0).click()
+    seen.hard_edges()
+    assert seen.colour_of(1, 2, grid=GRID) == BRIGHTEST  # patch 8, of query 2
+    assert page.locator(".shares .name").all_inner_texts()[:3] == ["[CLS]", "all 3 queries", "all patches"]
+    assert page.locator(".shares .number").all_inner_texts()[:3] == ["0.0 %", "50 %", "50 %"]
+    page.get_by_label("A query").select_option("query 1")
+    seen.settle()
+    assert page.locator(".said").first.inner_text().startswith("Query 1, block 1")
+    assert seen.colour_of(1, 1, grid=GRID) == BRIGHTEST  # patch 7
+
+
+@pytest.mark.parametrize(("task", "head"), [("segment", "mask_linear"), ("detect", "box_tokens")])
+def test_a_real_model_of_places(visit: Callable[..., Seen], tmp_path: Path, task: str, head: str) -> None:
+    """The form above is the one that the server speaks."""
+    config = preset("mu/4", classes=3, image_size=32, head=head, depth=2)
+    model = lively_vit(config)
+    file = Checkpoint(model, Preprocessing(size=(32, 32), resize="pad"), task, LABELS).save(tmp_path / "m.safetensors")
+    answer = vitrail.load(file).predict(blots(1))
+    server, url = serve(file)
+    try:
+        seen = visit(url)
+        page = seen.open()
+        seen.drop_and_wait(blots(1))
+        lines = page.locator(".pane:visible .line")
+        if task == "segment":
+            assert lines.locator(".name").all_inner_texts() == [area["label"] for area in answer["areas"]]
+        else:
+            assert lines.count() == page.locator(".box").count() == len(answer["objects"])
+        page.get_by_role("radio", name="Attention", exact=True).check()
+        page.mouse.move(*seen.patch_at(3, 3))
+        seen.until_said("Patch 3,3")
+    finally:
+        server.terminate()
+        server.wait(20)
 
 
 def test_nothing_found_is_said(seen: Seen) -> None:

@@ -27,6 +27,9 @@ def test_the_walk_step_by_step(seen: Seen) -> None:
     assert titles[0] == "The image becomes patches"
     assert titles[-1] == "Softmax"
     assert next_.is_disabled()
+    figure, bars = page.locator(".figures figure").bounding_box(), page.locator(".figures .bars").bounding_box()
+    assert figure is not None and bars is not None
+    assert bars["width"] == figure["width"] > 300
     previous.click()
     seen.until_link("step=" + str(count - 1) + "")
     assert sum(request.startswith("v1/walk") for request in seen.requests) == 1

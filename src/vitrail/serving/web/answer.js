@@ -17,8 +17,8 @@ import { probability, short } from "./words.js";
  * @returns {{title: string, number: string, lines: Line[]}}
  */
 export function inLines(answer, mask, model) {
-  if (mask) return areas(mask.data, model);
-  if (answer?.objects) return objects(answer.objects, model);
+  if (mask) return areas(answer?.areas?.length ? answer.areas : counted(mask.data, model), model);
+  if (answer?.objects) return objects(answer, model);
   if (answer?.values) return numbers(answer.values);
   if (!answer?.top) return { title: "An embedding", number: "", lines: [] };
   const lines = answer.top.map((guess) => ({
@@ -35,29 +35,35 @@ function numbers(values) {
   return { title: lines[0].name, number: lines[0].number, lines: lines.length > 1 ? lines : [] };
 }
 
-/** The classes of a mask, the largest first. */
-function areas(data, model) {
-  const counts = new Map(), colours = classColours(model);
+/** The classes of a mask with their shares of it, the largest first. */
+function counted(data, { labels }) {
+  const counts = new Map();
   for (const index of data) counts.set(index, (counts.get(index) ?? 0) + 1);
-  const lines = [...counts].sort((a, b) => b[1] - a[1]).map(([index, count]) => {
-    const name = model.labels?.[index] ?? "no class", share = count / data.length;
-    const colour = colours[index] ? css(colours[index]) : "transparent";
-    return { name, number: probability(share), share, label: name, colour };
-  });
-  const classes = lines.filter((line) => line.colour !== "transparent").length;
-  if (classes === 1) return { title: lines[0].name, number: lines[0].number, lines };
-  return { title: `${classes} classes`, number: "", lines };
+  return [...counts].sort((a, b) => b[1] - a[1])
+    .map(([index, count]) => ({ label: labels?.[index] ?? "no class", share: count / data.length }));
 }
 
-function objects(found, model) {
+/** @param {{label: string, share: number}[]} found @param {import("./state.js").Model} model */
+function areas(found, model) {
+  const lines = found.map(({ label, share }) =>
+    ({ name: label, number: probability(share), share, label, colour: objectColour(label, model) }));
+  if (lines.length === 1) return { title: lines[0].name, number: lines[0].number, lines };
+  return { title: `${lines.length} classes`, number: "", lines };
+}
+
+/** What was found; objects below the threshold of the model are told as doubtful. */
+function objects({ objects: found, threshold = 0 }, model) {
   const lines = found.map(({ label, score }, object) => ({
     name: label, number: probability(score), share: score, object, colour: objectColour(label, model),
+    mark: score < threshold ? "doubtful" : undefined,
   }));
-  return { title: `${lines.length || "No"} object${lines.length === 1 ? "" : "s"}`, number: "", lines };
+  const sure = lines.filter((line) => !line.mark).length;
+  return { title: `${sure || "No"} object${sure === 1 ? "" : "s"}`, number: "", lines };
 }
 
 /** @param {string} label @param {import("./state.js").Model} model */
-export const objectColour = (label, model) => css(classColours(model)[model.labels?.indexOf(label) ?? 0] ?? [110, 110, 110]);
+export const objectColour = (label, model) =>
+  css(classColours(model)[model.labels?.indexOf(label) ?? -1] ?? [110, 110, 110]);
 
 /**
  * The answer's elements; made once for each answer. A line is a button: a click explains its class or chooses its box.
@@ -67,9 +73,14 @@ export const objectColour = (label, model) => css(classColours(model)[model.labe
  */
 export function answerElement(answer, mask, model, chosen) {
   const { title, number, lines } = inLines(answer, mask, model);
-  return el("div", { class: "said-answer" },
+  const doubtful = lines.filter((line) => line.mark === "doubtful");
+  const list = (/** @type {Line[]} */ some) =>
+    el("div", { class: "lines" }, ...some.map((line) => lineButton(line, chosen)));
+  return el("div", {},
     el("p", { class: "headline" }, el("b", { text: title }), " ", el("span", { text: number })),
-    el("div", { class: "lines" }, ...lines.map((line) => lineButton(line, chosen))));
+    list(lines.filter((line) => line.mark !== "doubtful")),
+    doubtful.length ? el("details", {}, el("summary", { text: `${doubtful.length} more below the threshold, ` +
+      probability(answer.threshold) }), list(doubtful)) : null);
 }
 
 /** @param {Line} line @param {(line: Line) => void} chosen */
@@ -82,7 +93,7 @@ function lineButton(line, chosen) {
   if (swatch) swatch.style.background = line.colour;
   const what = line.object === undefined ? "show what speaks for it" : "show what finds it";
   return el("button", {
-    type: "button", class: `line${line.mark ? " given" : ""}`, "aria-pressed": "false", title: `${line.name}: ${what}`,
+    type: "button", class: `line ${line.mark ?? ""}`, "aria-pressed": "false", title: `${line.name}: ${what}`,
     "data-label": line.label, "data-object": line.object, on: { click: () => chosen(line) },
   }, el("span", { class: "name" }, swatch, el("span", { text: line.name })), el("span", { class: "bar" }, bar),
   el("span", { class: "number", text: line.number }));

@@ -8,7 +8,8 @@ import { patchOf, tokenName, tokenOf } from "./tokens.js";
  * @property {number} row of the maps
  * @property {string} who in words
  * @property {[number, number]|null} patch
- * @property {boolean} waiting for the maps of the chosen block; these are of the last one
+ * @property {number} block that the maps are of
+ * @property {boolean} waiting for the maps of the chosen block; until then these of the last one are shown
  */
 
 /**
@@ -20,15 +21,18 @@ export function asked(pane, state, number) {
   const now = pane.block(state.block), known = now ?? pane.lastBlock;
   if (now) pane.lastBlock = now;
   if (!known?.maps) return null;
+  const { block } = known;
   const { prefix, grid, answer } = pane.header, object = chosenObject(pane, state, number), waiting = !now;
-  if (state.peek === null && object !== null && known.queries) {
-    const { label, query = object } = answer.objects[object];
-    return { maps: known.queries, row: query, who: `what finds object ${object + 1}, ${label}`, patch: null, waiting };
+  if (state.peek === null && object !== null) {
+    const { label, query = object } = answer.objects[object], who = `what finds object ${object + 1}, ${label}`;
+    const token = answer.objects[object].query === undefined ? -1 : prefix.indexOf(`query ${query}`);
+    if (known.queries) return { maps: known.queries, row: query, who, patch: null, block, waiting };
+    if (token >= 0) return { maps: known.maps, row: token, who, patch: null, block, waiting };
   }
   const wanted = state.peek ?? state.query, last = `${grid[0] - 1},${grid[1] - 1}`; // of a grid that is smaller
   const query = tokenOf(wanted, prefix, grid) === null ? last : wanted;
   const row = tokenOf(query, prefix, grid) ?? 0;
-  return { maps: known.maps, row, who: tokenName(query, prefix), patch: patchOf(query), waiting };
+  return { maps: known.maps, row, who: tokenName(query, prefix), patch: patchOf(query), block, waiting };
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { check, el, segments } from "./dom.js";
 import { methodsOf } from "./state.js";
-import { patchOf, plain, tokenName } from "./tokens.js";
+import { isQuery, patchOf, plain, tokenName } from "./tokens.js";
 import { methodWords } from "./words.js";
 
 /**
@@ -22,10 +22,10 @@ export function createControls(node, model, store) {
   const tokens = tokenButtons(model, (query) => store.set({ query, object: null, peek: null }));
   const label = labelInput(model.labels, (value) => store.set({ label: value }));
   const attention = el("div", { class: "sliders" }, block.node, head.node);
-  node.append(method, tokens.node, attention, label.node,
-    el("div", { class: "sliders" }, strength.node, el("div", { class: "checks" },
-      el("label", { class: "check" }, smooth, "smooth between patches"),
-      el("label", { class: "check" }, spread, "colours from the least, not from 0"))));
+  const drawing = el("div", { class: "sliders" }, strength.node, el("div", { class: "checks" },
+    el("label", { class: "check" }, smooth, "smooth between patches"),
+    el("label", { class: "check" }, spread, "colours from the least, not from 0")));
+  node.append(method, tokens.node, attention, label.node, drawing);
 
   return {
     /** @param {import("./state.js").State} state */
@@ -38,10 +38,10 @@ export function createControls(node, model, store) {
       block.show(state.block, String(state.block));
       head.show(state.head === "mean" ? -1 : state.head, state.head === "mean" ? "mean of all" : String(state.head));
       strength.show(state.strength, `${state.strength} %`);
-      strength.node.hidden = bare;
+      drawing.hidden = bare;
       smooth.checked = state.smooth;
       spread.checked = state.spread;
-      smooth.parentElement.hidden = bare || state.method === "mask";
+      smooth.parentElement.hidden = state.method === "mask";
       spread.parentElement.hidden = smooth.parentElement.hidden || Boolean(methodWords(state.method).signed);
       tokens.update(state);
       label.update(state);
@@ -76,15 +76,21 @@ function tokenButtons(model, chosen) {
   let patch = `${Math.floor(rows / 2)},${Math.floor(columns / 2)}`;
   const button = (/** @type {string} */ text, /** @type {() => string} */ query) =>
     el("button", { type: "button", text, "aria-pressed": "false", on: { click: () => chosen(query()) } });
-  const prefix = model.prefix.map((name) => ({ query: plain(name), node: button(name, () => plain(name)) }));
+  const prefix = model.prefix.filter((name) => !isQuery(name))
+    .map((name) => ({ query: plain(name), node: button(name, () => plain(name)) }));
   const own = button("", () => patch);
+  const queries = el("select", { "aria-label": "A query", on: { change: () => queries.value && chosen(queries.value) } },
+    el("option", { value: "", text: "a query …" }),
+    ...model.prefix.filter(isQuery).map((name) => el("option", { value: name, text: name })));
+  queries.hidden = queries.length < 2;
   return {
     node: el("div", { class: "tokens", role: "group", "aria-label": "Whose attention" },
-      el("span", { class: "legend", text: "Whose attention" }), ...prefix.map((one) => one.node), own),
+      el("span", { class: "legend", text: "Whose attention" }), ...prefix.map((one) => one.node), own, queries),
     /** @param {import("./state.js").State} state */
     update(state) {
       if (patchOf(state.query)) patch = state.query;
       own.textContent = tokenName(patch, []);
+      queries.value = isQuery(state.query) && !state.object ? state.query : "";
       for (const { query, node } of [...prefix, { query: patch, node: own }]) {
         node.setAttribute("aria-pressed", String(plain(state.query) === query && !state.object));
       }

@@ -124,6 +124,7 @@ async function main() {
   const chooseLine = (pane, line) => {
     const { method, label } = store.get();
     if (line.object !== undefined) chooseObject(pane, line.object);
+    else if (panes[pane].mask && method !== "mask") store.set({ label: line.label, method: "mask" });
     else if (method === "mask") store.set({ label: label === line.label ? null : line.label });
     else store.set({ label: line.label, method: speaking.includes(method) ? method : speaking[0] ?? method });
   };

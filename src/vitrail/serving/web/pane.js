@@ -24,7 +24,7 @@ export class Pane {
     this.header = null;
     /** @type {Picture|null} */
     this.picture = null;
-    /** @type {Map<number, {maps: Maps|null, queries: Maps|null}>} by block */
+    /** @type {Map<number, {block: number, maps: Maps|null, queries: Maps|null}>} by block */
     this.blocks = new Map();
     /** @type {Map<string, any>} explanations and walks: a value, or null while it is on its way */
     this.told = new Map();
@@ -86,7 +86,7 @@ export class Pane {
     const { grid, prefix } = this.header;
     const maps = parts.maps ? new Maps(parts, "maps", prefix.length, grid) : null;
     const queries = parts.queries ? new Maps(parts, "queries", prefix.length, grid) : null;
-    this.blocks.set(header.block, { maps, queries });
+    this.blocks.set(header.block, { block: header.block, maps, queries });
   }
 
   /** An explanation's map, or null while it is on its way. @param {string} method @param {string|null} label */

@@ -15,7 +15,8 @@ import { methodWords, percent } from "./words.js";
  */
 export function overlay(pane, state, number, model) {
   const object = chosenObject(pane, state, number);
-  if (state.method === "picture") return { object, words: methodWords("picture").text };
+  const bare = pane.header.boxes?.length ? "The picture as the model sees it. Choose a box to see what finds it." : null;
+  if (state.method === "picture") return { object, words: bare ?? methodWords("picture").text };
   if (state.method === "mask" && pane.mask) return maskOverlay(pane, state, model);
   if (state.method === "attention" || state.method === "mask") return attentionOverlay(pane, state, number);
   return explanationOverlay(pane, state, object);
@@ -30,12 +31,12 @@ function attentionOverlay(pane, state, number) {
   const object = chosenObject(pane, state, number), found = asked(pane, state, number);
   const none = pane.busy ? "Asking for the maps …" : "There are no maps of this block.";
   if (!found) return { object, waiting: pane.busy, words: none };
-  const { maps, who, patch, waiting } = found, row = maps.row(state.head, found.row);
+  const { maps, who, patch, block, waiting } = found, row = maps.row(state.head, found.row);
   const head = state.head === "mean" ? "mean of the heads" : `head ${state.head}`;
   return {
     object, row, waiting, patch,
     heat: { values: row.patches, grid: pane.header.grid, signed: false, spread: state.spread },
-    words: `${who[0].toUpperCase()}${who.slice(1)}, block ${state.block}, ${head}: the brightest patch gets ` +
+    words: `${who[0].toUpperCase()}${who.slice(1)}, block ${block}, ${head}: the brightest patch gets ` +
       `${percent(row.most)}, ${(row.most * maps.tokens).toFixed(1)} times an even share.`,
   };
 }

@@ -1,6 +1,7 @@
 // Where a row of attention goes, as small bars: each prefix token, and all patches together. They sum to 1.
 
 import { el } from "./dom.js";
+import { isQuery } from "./tokens.js";
 import { percent } from "./words.js";
 
 export function createShares() {
@@ -9,7 +10,9 @@ export function createShares() {
 
   /** @param {string[]} prefix */
   function build(prefix) {
-    rows = [...prefix, "all patches"].map((name) => ({ name, bar: el("i"), number: el("span", { class: "number" }) }));
+    const queries = prefix.filter(isQuery).length;
+    const shown = [...prefix.filter((name) => !isQuery(name)), ...(queries ? [`all ${queries} queries`] : [])];
+    rows = [...shown, "all patches"].map((name) => ({ name, bar: el("i"), number: el("span", { class: "number" }) }));
     node.replaceChildren(...rows.flatMap(({ name, bar, number }) =>
       [el("span", { class: "name", text: name, title: name }), el("span", { class: "bar" }, bar), number]));
   }
@@ -20,8 +23,10 @@ export function createShares() {
     update(prefix, row) {
       if (names !== prefix.join()) build(prefix);
       names = prefix.join();
-      const patches = row.patches.reduce((sum, share) => sum + share, 0);
-      [...row.prefix, patches].forEach((share, i) => {
+      const sum = (/** @type {Iterable<number>} */ shares) => [...shares].reduce((all, share) => all + share, 0);
+      const single = row.prefix.filter((_, i) => !isQuery(prefix[i]));
+      const queries = prefix.some(isQuery) ? [sum(row.prefix) - sum(single)] : [];
+      [...single, ...queries, sum(row.patches)].forEach((share, i) => {
         rows[i].bar.style.width = `${100 * Math.min(1, share)}%`;
         rows[i].number.textContent = percent(share);
       });

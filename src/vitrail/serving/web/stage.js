@@ -58,7 +58,7 @@ export function createStage(pane, to) {
         node.style.aspectRatio = `${picture.size[0]} / ${picture.size[1]}`;
         node.style.maxWidth = `calc(80vh * ${picture.size[0] / picture.size[1]})`; // a tall picture fits on the screen
         boxes.replaceChildren(...(header.boxes ?? []).map((box, number) =>
-          boxElement(box, header.answer.objects[number], number, model, to.object)));
+          boxElement(box, header.answer, number, model, to.object)));
         shown = version;
       }
       for (const [number, box] of [...boxes.children].entries()) box.classList.toggle("chosen", number === object);
@@ -70,13 +70,13 @@ export function createStage(pane, to) {
 const clamp = (/** @type {number} */ place, /** @type {number} */ side) => Math.min(side - 1, Math.max(0, place));
 
 /** A box lets the pointer through to the patches; its name can be clicked. */
-function boxElement([left, top, right, bottom], { label, score }, number, model, chosen) {
-  const colour = objectColour(label, model);
+function boxElement([left, top, right, bottom], { objects, threshold = 0 }, number, model, chosen) {
+  const { label, score } = objects[number], colour = objectColour(label, model), doubtful = score < threshold;
   const name = el("button", {
     type: "button", text: `${number + 1} ${label} ${probability(score)}`, on: { click: () => chosen(number) },
   });
   name.style.background = colour;
-  const box = el("div", { class: `box${top < 0.06 ? " low" : ""}` }, name);
+  const box = el("div", { class: `box${top < 0.06 ? " low" : ""}${doubtful ? " doubtful" : ""}` }, name);
   Object.assign(box.style, {
     left: `${100 * left}%`, top: `${100 * top}%`, width: `${100 * (right - left)}%`, height: `${100 * (bottom - top)}%`,
     borderColor: colour,

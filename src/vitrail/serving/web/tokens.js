@@ -29,6 +29,9 @@ export function tokenName(query, prefix) {
   return place ? `patch ${place[0]},${place[1]}` : prefix.find((name) => plain(name) === plain(query)) ?? query;
 }
 
+/** Learned queries that detect or segment stand before the patches too; there may be a hundred. @param {string} name */
+export const isQuery = (name) => /^query \d+$/.test(name);
+
 /** Where a page begins: the first prefix token, or the patch in the middle. */
 export function firstQuery(prefix, grid) {
   return prefix.length ? plain(prefix[0]) : `${Math.floor(grid[0] / 2)},${Math.floor(grid[1] / 2)}`;

@@ -77,7 +77,7 @@ const firstNumbers = (what, values) =>
 function figure({ kind, caption, picture, rows, range, signed }) {
   const ramp = range ? el("span", { class: "ramp" }, el("span", { text: range[0] }),
     el("i", { class: signed ? "both" : "one" }), el("span", { text: range[1] })) : null;
-  return el("figure", { class: `numbers ${kind}` },
+  return el("figure", { class: kind === "bars" ? "numbers" : `numbers ${kind}` },
     kind === "bars" ? bars(rows) : el("img", { src: picture, alt: caption }),
     el("figcaption", {}, `${caption} `, ramp));
 }
