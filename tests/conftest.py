@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ def let_torchvision_import() -> None:
 
 
 let_torchvision_import()
+
+# Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
+os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
 
 
 def lively_vit(config: ViTConfig | str, seed: int = 0, **built_with: Any) -> ViT:

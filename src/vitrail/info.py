@@ -20,11 +20,11 @@ PATCH_SIZES = (8, 14, 16, 32)
 # The config as text, in the lecture's order.
 CONFIG_LINES = {
     "image": ("image_size", "patch_size", "channels", "stem", "stem_blocks", "feature_channels", "patch_bias"),
-    "prefix": ("cls_token", "cls_init", "distillation", "registers"),
-    "positions": ("positions", "cls_position", "resample", "rotary_base", "stem_norm"),
+    "prefix": ("cls_token", "cls_init", "distillation", "registers", "queries"),
+    "positions": ("positions", "cls_position", "block_positions", "resample", "rotary_base", "stem_norm"),
     "blocks": ("width", "depth", "heads", "qkv_bias", "qk_norm", "mlp_width", "activation"),
     "norms": ("norm", "norm_eps", "layer_scale"),
-    "answer": ("pool", "final_norm", "classes", "head", "head_width", "head_bias"),
+    "answer": ("pool", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
     "training": ("dropout", "attention_dropout", "head_dropout", "drop_path"),
 }
 

@@ -23,7 +23,7 @@ FORMATS: tuple[tuple[str, dict], ...] = (
     ("TIFF", {}),
     ("TIFF", {"compression": "tiff_lzw"}),
 )
-GROWTH = 100 * 2**20  # bytes; a leak of one decoded image each would be far more, the allocator's own moods are less
+GROWTH = 64 * 2**20  # bytes; a leak of one decoded image each would be more, the allocator's own moods are less
 WHOLE = [picture(seed, size=(96, 72), form=kind, **options) for seed, (kind, options) in enumerate(FORMATS)]
 
 

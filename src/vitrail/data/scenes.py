@@ -1,6 +1,6 @@
 """Generated scenes of which everything is known: textured shapes on textured ground, with a class for every pixel.
 
-Each scene has one main shape, which is clearly the largest, and up to three small ones. Shapes may overlap, but most of
+Each scene has one main shape, which is clearly the largest, and up to two small ones. Shapes may overlap, but most of
 each is seen. Which pixels a shape has is decided at pixel centres; the picture itself is smooth at the borders,
 because it is averaged from three times as many samples each way, of which the middle one is the centre.
 """
@@ -17,11 +17,14 @@ from PIL import Image
 from vitrail.data.polygons import inside
 
 SHAPES = ("circle", "square", "triangle", "star", "cross")
-MOST_SMALL = 3  # shapes beside the main one
-MAIN, SMALL = (0.22, 0.34), (0.11, 0.16)  # radius, as a share of the picture's side
-SEEN = 0.75  # of every shape, at least
+# How hard it is, chosen so that a small ViT learns every task within minutes on a CPU, and yet not from colour alone.
+MOST_SMALL = 2  # shapes beside the main one
+MAIN, SMALL = (0.23, 0.34), (0.13, 0.17)  # radius, as a share of the picture's side
+TILT = 0.35  # radians by which a shape leans at most, either way
+SEEN = 0.8  # of every shape, at least
 FINE = 3  # samples each way for a pixel
-_CONTRAST = 90.0  # distance of a shape's mean colour from the ground's, of 441
+_CONTRAST = 110.0  # distance of a shape's mean colour from the ground's, of 441
+_UNEVEN = 45.0  # how far a texture strays from its mean colour, at most
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,11 @@ def make_scene(number: int, size: int, seed: int, index: int) -> Scene:
     random = np.random.default_rng([seed, index])
     placed = _placed(random, number, size)
     ground = _colour(random)
-    picture = _texture(random, size, ground, spread=70)
+    picture = _texture(random, size, ground)
     picture = _with_lines(random, picture)
     for _, outline in placed:
         share = _coverage(outline, size)
-        picture += share * (_texture(random, size, _contrasting(random, ground), spread=60) - picture)
+        picture += share * (_texture(random, size, _contrasting(random, ground)) - picture)
     picture += 4 * random.standard_normal(picture.shape, dtype=np.float32)
     pixels = _seen([inside(outline, (size, size)) for _, outline in placed])
     radii = [np.linalg.norm(outline - outline.mean(axis=0), axis=1).max() for _, outline in placed]
@@ -83,7 +86,7 @@ def _placed(random: np.random.Generator, number: int, size: int) -> Placed:
         for kind, bounds in zip(kinds, [MAIN] + [SMALL] * MOST_SMALL, strict=False):
             radius = random.uniform(*bounds) * size
             middle = random.uniform(radius + 1, size - radius - 1, 2)
-            placed.append((kind, middle + radius * _outline(kind, random.uniform(0, 2 * np.pi))))
+            placed.append((kind, middle + radius * _outline(kind, random.uniform(-TILT, TILT))))
         whole = [inside(outline, (size, size)) for _, outline in placed]
         if all(part.sum() >= SEEN * own.sum() for part, own in zip(_seen(whole), whole, strict=True)):
             return placed
@@ -119,7 +122,7 @@ def _outline(number: int, turn: float) -> NDArray[np.float64]:
         points = np.concatenate([arm @ np.linalg.matrix_power(quarter, n).T for n in range(4)])
     else:
         corners = {"circle": 48, "square": 4, "triangle": 3, "star": 10}[kind]
-        angles = np.arange(corners) * 2 * np.pi / corners
+        angles = np.arange(corners) * 2 * np.pi / corners - (np.pi / 4 if kind == "square" else np.pi / 2)
         radii = np.where(np.arange(corners) % 2, 0.42, 1.0) if kind == "star" else np.ones(corners)
         points = np.stack([np.cos(angles), np.sin(angles)], axis=1) * radii[:, None]
     cos, sin = np.cos(turn), np.sin(turn)
@@ -140,7 +143,7 @@ def _contrasting(random: np.random.Generator, ground: NDArray[np.float64]) -> ND
             return colour
 
 
-def _texture(random: np.random.Generator, size: int, colour: NDArray[np.float64], spread: float) -> NDArray[np.float32]:
+def _texture(random: np.random.Generator, size: int, colour: NDArray[np.float64]) -> NDArray[np.float32]:
     """(S, S, 3): clouds, a gradient, stripes or a chequered pattern around a colour."""
     x, y = _grid(size)
     angle = random.uniform(0, 2 * np.pi)
@@ -160,7 +163,7 @@ def _texture(random: np.random.Generator, size: int, colour: NDArray[np.float64]
             pattern = np.sin(waves * (cos * x + sin * y) + offset) * np.sin(waves * (cos * y - sin * x) + offset)
             pattern = np.sign(pattern)
     direction = random.normal(size=3)
-    direction *= random.uniform(0.3, 1) * spread / 2 / np.linalg.norm(direction)
+    direction *= random.uniform(0.3, 1) * _UNEVEN / 2 / np.linalg.norm(direction)
     return colour.astype(np.float32) + pattern[..., None] * direction.astype(np.float32)
 
 

@@ -159,6 +159,7 @@ class BoxDecoder(DenseHead):
         self.token = nn.Linear(config.width, width)
         self.token_place = nn.Linear(2 * 2 * WAVES, width)
         self.place = Perceptron([4 * 2 * WAVES, width, width])
+        self.standing = nn.Linear(2 * 2 * WAVES, width)
         heads = max(1, width // 32)
         self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(config.head_depth))
         self.classify = nn.ModuleList(nn.Linear(width, config.classes) for _ in self.blocks)
@@ -228,7 +229,8 @@ class BoxDecoder(DenseHead):
         for block, classify, refine in zip(self.blocks, self.classify, self.refine, strict=True):
             place = self.place(waves(boxes).to(tokens.dtype))
             inside = sample(slim, points(boxes)).unflatten(1, (boxes.shape[1], -1)).flatten(2)
-            x, y = block(x, place, (keys, tokens), inside, mask)
+            standing = self.standing(waves(rivals(logits, boxes, mask)).to(tokens.dtype))
+            x, y = block(x + standing, place, (keys, tokens), inside, mask)
             logits = logits + classify(y).float()
             boxes = moved(boxes, refine(y).float())
             told.append((logits, boxes))
@@ -263,6 +265,23 @@ def sample(features: Tensor, places: Tensor) -> Tensor:
     grid = (2 * places[..., :2] - 1)[:, :, None].float()  # (B, n, 1, 2); half precision would miss the place
     found = F.grid_sample(features.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
     return found[..., 0].transpose(1, 2).to(features.dtype)
+
+
+def rivals(logits: Tensor, boxes: Tensor, mask: Tensor | None) -> Tensor:
+    """(B, Q, 2): a query's own best score, and the largest IoU of its box with that of a query of a higher one.
+
+    This is what non-maximum suppression looks at. Told so, queries learn in a few steps which of them is to win, which
+    attention alone takes long to find out."""
+    score = logits.amax(-1)  # (B, Q)
+    first, second = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
+    sides = torch.minimum(second[:, :, None], second[:, None]) - torch.maximum(first[:, :, None], first[:, None])
+    shared = sides.clamp(min=0).prod(-1)  # (B, Q, Q)
+    area = boxes[..., 2] * boxes[..., 3]
+    overlap = shared / (area[:, :, None] + area[:, None] - shared).clamp(min=1e-9)
+    better = score[:, None] > score[:, :, None]
+    if mask is not None:
+        better = better & mask[:, 0]
+    return torch.stack([score.sigmoid(), torch.where(better, overlap, 0.0).amax(-1)], dim=-1)
 
 
 def moved(boxes: Tensor, by: Tensor) -> Tensor:

@@ -44,6 +44,18 @@ def pairwise(measure, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[no-untype
     return measure(a[..., :, None, :], b[..., None, :, :])
 
 
+def distinct(corners: Tensor, labels: Tensor, most: float) -> Tensor:
+    """Non-maximum suppression: of boxes (n, 4), best first, the numbers (k,) of those that overlap no better one of
+    their class by more than `most`."""
+    same = (labels[:, None] == labels) & (pairwise(iou, corners, corners) > most)
+    later = same.triu(diagonal=1)
+    alive = torch.ones(len(corners), dtype=torch.bool)
+    for one in later.any(1).nonzero()[:, 0].tolist():
+        if alive[one]:
+            alive &= ~later[one]
+    return alive.nonzero()[:, 0]
+
+
 def _shared(a: Tensor, b: Tensor) -> Tensor:
     """The area that both cover."""
     sides = torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])

@@ -194,7 +194,7 @@ class Segment(Dense):
             "intervals": {name: value for name, value in intervals.items() if not name.startswith("each ")},
             "per_label": told.per_label(self.labels, values, intervals),
             "worst": told.worst(self.labels),
-            "pixel_confusion": told.confusion.sum(0).astype(np.int64).tolist(),
+            "pixel_confusion": told.confusion.sum(0, dtype=np.float64).astype(np.int64).tolist(),
             "confused_pairs": told.confused_pairs(self.labels),
         }
 
@@ -206,7 +206,7 @@ class Segment(Dense):
             )
         if not len(kept):
             raise VitrailError("there is no image to measure the model on: give it at least one with its mask")
-        return kept.detach().cpu().double().numpy()
+        return kept.detach().cpu().numpy()
 
 
 class Told:
@@ -214,10 +214,10 @@ class Told:
 
     def __init__(self, kept: np.ndarray, classes: int) -> None:
         self.confusion = kept[:, : classes**2].reshape(-1, classes, classes)  # (M, K, K) rows are the truth
-        self.boundary = kept[:, classes**2 :].reshape(-1, classes, COUNTS)  # (M, K, 4)
-        self.hits = np.einsum("mkk->mk", self.confusion)  # (M, K) each
-        self.true = self.confusion.sum(2)
-        self.answered = self.confusion.sum(1)
+        self.boundary = kept[:, classes**2 :].reshape(-1, classes, COUNTS).astype(np.float64)  # (M, K, 4)
+        self.hits = np.einsum("mkk->mk", self.confusion).astype(np.float64)  # (M, K) each
+        self.true = self.confusion.sum(2, dtype=np.float64)
+        self.answered = self.confusion.sum(1, dtype=np.float64)
 
     def metrics(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Each (R,) for weights (M, R): the pixels of all images are counted together. Means are over the classes that
@@ -277,7 +277,7 @@ class Told:
 
     def confused_pairs(self, labels: Sequence[str]) -> list[dict[str, Any]]:
         """Which class is most often taken for which other, in pixels."""
-        total = self.confusion.sum(0)
+        total = self.confusion.sum(0, dtype=np.float64)
         mistakes = total * (1 - np.eye(len(labels)))
         pairs = []
         for place in np.argsort(-mistakes, axis=None, kind="stable")[:PAIRS]:

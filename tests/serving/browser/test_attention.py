@@ -66,10 +66,12 @@ def test_block_and_head_change_the_map(seen: Seen, checkpoint: Checkpoint) -> No
     seen.settle()
     patches, _ = attention(checkpoint, blots(1), "cls", block=0)
     assert seen.colour_of(*brightest(patches[2])) == BRIGHTEST
-    assert seen.requests[before:] == ["v1/attention?block=0"]
+    asked = [request for request in seen.requests[before:] if request.startswith("v1/")]
+    assert asked == ["v1/attention?block=0"]
+    before = len(seen.requests)
     page.get_by_role("slider", name="Block", exact=True).fill("2")  # known already
     seen.settle()
-    assert len(seen.requests) == before + 1
+    assert len(seen.requests) == before
 
 
 def test_all_heads_are_shown_and_a_click_chooses_one(seen: Seen) -> None:

@@ -15,9 +15,9 @@ from PIL import Image
 from playwright.sync_api import Route
 
 import vitrail
-from tests.conftest import lively_vit
 from tests.serving.browser.driving import Seen, blots, serve
 from vitrail.model.presets import preset
+from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -148,6 +148,15 @@ def test_boxes_lie_over_the_picture_and_tell_what_their_query_attends_to(seen: S
     assert page.locator(".box.chosen").count() == 0
 
 
+def test_a_link_names_an_object(seen: Seen) -> None:
+    pretend(seen, "detect", {"answer": {"objects": OBJECTS}, "boxes": BOXES})
+    page = seen.open("#sample=own&method=attention&object=0-2")
+    seen.drop_and_wait(blots(1))
+    assert page.locator(".box.chosen button").inner_text() == "3 tree 50.0 %"
+    assert "Which query found object 3 is not told. [CLS]" in page.locator(".said").first.inner_text()
+    seen.until_link("object=0-2")
+
+
 def test_doubtful_objects_are_folded_away(seen: Seen) -> None:
     pretend(seen, "detect", {"answer": {"objects": OBJECTS, "threshold": 0.52}, "boxes": BOXES})
     page = seen.open()
@@ -183,11 +192,14 @@ def test_a_query_that_is_a_token_tells_what_it_attends_to(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize(("task", "head"), [("segment", "mask_linear"), ("detect", "box_tokens")])
-def test_a_real_model_of_places(visit: Callable[..., Seen], tmp_path: Path, task: str, head: str) -> None:
+def test_a_real_model_of_places(
+    visit: Callable[..., Seen], lively: Callable[..., ViT], tmp_path: Path, task: str, head: str
+) -> None:
     """The form above is the one that the server speaks."""
     config = preset("mu/4", classes=3, image_size=32, head=head, depth=2)
-    model = lively_vit(config)
-    file = Checkpoint(model, Preprocessing(size=(32, 32), resize="pad"), task, LABELS).save(tmp_path / "m.safetensors")
+    file = Checkpoint(lively(config), Preprocessing(size=(32, 32), resize="pad"), task, LABELS).save(
+        tmp_path / "m.safetensors"
+    )
     answer = vitrail.load(file).predict(blots(1))
     server, url = serve(file)
     try:
@@ -197,6 +209,11 @@ def test_a_real_model_of_places(visit: Callable[..., Seen], tmp_path: Path, task
         lines = page.locator(".pane:visible .line")
         if task == "segment":
             assert lines.locator(".name").all_inner_texts() == [area["label"] for area in answer["areas"]]
+            lines.first.click()  # one class alone
+            page.get_by_role("radio", name="Rollout").check()
+            seen.until_said("Rollout")
+            seen.until_drawn()
+            assert seen.colour_of(3, 3) != seen.colour_of(0, 0)
         else:
             assert lines.count() == page.locator(".box").count() == len(answer["objects"])
         page.get_by_role("radio", name="Attention", exact=True).check()

@@ -425,10 +425,10 @@ def test_what_timm_does_otherwise_is_noted(
     assert checkpoint.notes == [words]
 
 
-@pytest.mark.parametrize("task", ["segment", "detect"])
-def test_tasks_that_timm_has_not(task: str, lively: Callable[..., ViT], tmp_path: Path) -> None:
-    checkpoint = own_checkpoint({}, lively)
-    checkpoint.task = task
+@pytest.mark.parametrize(("task", "head"), [("segment", "mask_linear"), ("detect", "box_decoder")])
+def test_tasks_that_timm_has_not(task: str, head: str, lively: Callable[..., ViT], tmp_path: Path) -> None:
+    model = lively(ViTConfig(**{**BASE, "classes": 3, "head": head}))
+    checkpoint = Checkpoint(model, Preprocessing(size=model.config.image_size), task, ["a", "b", "c"])
     with pytest.raises(VitrailError, match=f"task '{task}' cannot be written for timm"):
         family.write_folder(checkpoint, tmp_path)
 

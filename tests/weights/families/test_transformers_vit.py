@@ -462,8 +462,8 @@ def test_a_tensor_that_is_left_over_or_missing_is_named(saved, tmp_path):
     theirs = build("ViT", **SMALL)
     saved(theirs)
     state = theirs.state_dict()
-    torch.save({**state, "vit.embeddings.detection_tokens": torch.zeros(1, 2, 48)}, tmp_path / "more.pt")
-    with pytest.raises(VitrailError, match=r"no place.*detection_tokens"):
+    torch.save({**state, "vit.embeddings.more_tokens": torch.zeros(1, 2, 48)}, tmp_path / "more.pt")
+    with pytest.raises(VitrailError, match=r"no place.*more_tokens"):
         vitrail.load(tmp_path / "more.pt", heads=4)
     for name in ("vit.embeddings.position_embeddings", "vit.layers.1.mlp.fc2.bias", "vit.layernorm.weight"):
         torch.save({key: tensor for key, tensor in state.items() if key != name}, tmp_path / "less.pt")

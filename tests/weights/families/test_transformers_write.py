@@ -261,10 +261,10 @@ def test_a_model_that_transformers_has_not_is_refused_by_its_field(fields, sente
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("task", ["segment", "detect"])
-def test_another_task_is_refused(task, randomise, tmp_path):
+@pytest.mark.parametrize(("task", "head"), [("segment", "mask_linear"), ("detect", "box_decoder")])
+def test_another_task_is_refused(task, head, randomise, tmp_path):
     with pytest.raises(VitrailError, match=f"task '{task}' cannot"):
-        write_folder(checkpoint(randomise, task), tmp_path)
+        write_folder(checkpoint(randomise, task, head=head), tmp_path)
 
 
 def test_a_write_that_fails_leaves_what_stood_there(randomise, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import { patchOf, tokenName, tokenOf } from "./tokens.js";
  * @property {number} row of the maps
  * @property {string} who in words
  * @property {[number, number]|null} patch
+ * @property {boolean} finds whether it is the query of the chosen object
  * @property {number} block that the maps are of
  * @property {boolean} waiting for the maps of the chosen block; until then these of the last one are shown
  */
@@ -26,13 +27,14 @@ export function asked(pane, state, number) {
   if (state.peek === null && object !== null) {
     const { label, query = object } = answer.objects[object], who = `what finds object ${object + 1}, ${label}`;
     const token = answer.objects[object].query === undefined ? -1 : prefix.indexOf(`query ${query}`);
-    if (known.queries) return { maps: known.queries, row: query, who, patch: null, block, waiting };
-    if (token >= 0) return { maps: known.maps, row: token, who, patch: null, block, waiting };
+    const found = { who, patch: null, finds: true, block, waiting };
+    if (known.queries) return { maps: known.queries, row: query, ...found };
+    if (token >= 0) return { maps: known.maps, row: token, ...found };
   }
   const wanted = state.peek ?? state.query, last = `${grid[0] - 1},${grid[1] - 1}`; // of a grid that is smaller
   const query = tokenOf(wanted, prefix, grid) === null ? last : wanted;
   const row = tokenOf(query, prefix, grid) ?? 0;
-  return { maps: known.maps, row, who: tokenName(query, prefix), patch: patchOf(query), block, waiting };
+  return { maps: known.maps, row, who: tokenName(query, prefix), patch: patchOf(query), finds: false, block, waiting };
 }
 
 /**

@@ -34,7 +34,7 @@ export function createControls(node, model, store) {
       const looks = state.method === "attention", bare = state.method === "picture";
       tokens.node.hidden = attention.hidden = !looks;
       const forNone = looks || bare || state.method === "mask" || Boolean(methodWords(state.method).always);
-      label.node.hidden = forNone || !model.labels;
+      label.node.hidden = forNone || !model.labels || ["segment", "detect"].includes(model.task);
       block.show(state.block, String(state.block));
       head.show(state.head === "mean" ? -1 : state.head, state.head === "mean" ? "mean of all" : String(state.head));
       strength.show(state.strength, `${state.strength} %`);

@@ -70,7 +70,7 @@ async function main() {
     performance.mark("picture given");
     const sources = [...store.get().sources];
     sources[number] = source.sample ?? "own";
-    store.set({ sources, object: null });
+    store.set(panes[number].source ? { sources, object: null } : { sources }); // a link may name an object
     const most = model.limits?.bytes ?? Infinity, { size } = source.blob;
     const long = `This file has ${counted(size, "byte")}, and the server takes at most ${counted(most, "byte")}.`;
     if (size < most) panes[number].open(source, store.get().block);

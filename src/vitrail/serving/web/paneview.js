@@ -33,10 +33,12 @@ function attentionOverlay(pane, state, number) {
   if (!found) return { object, waiting: pane.busy, words: none };
   const { maps, who, patch, block, waiting } = found, row = maps.row(state.head, found.row);
   const head = state.head === "mean" ? "mean of the heads" : `head ${state.head}`;
+  const untold = object !== null && state.peek === null && !found.finds;
   return {
     object, row, waiting, patch,
     heat: { values: row.patches, grid: pane.header.grid, signed: false, spread: state.spread },
-    words: `${who[0].toUpperCase()}${who.slice(1)}, block ${block}, ${head}: the brightest patch gets ` +
+    words: `${untold ? `Which query found object ${object + 1} is not told. ` : ""}` +
+      `${who[0].toUpperCase()}${who.slice(1)}, block ${block}, ${head}: the brightest patch gets ` +
       `${percent(row.most)}, ${(row.most * maps.tokens).toFixed(1)} times an even share.`,
   };
 }
@@ -50,10 +52,11 @@ function explanationOverlay(pane, state, object) {
   return { object, words, waiting: !told, heat };
 }
 
-/** The class that is explained: the chosen one, or what the model answers. */
-export function explained(pane, state) {
-  const answer = pane.header?.answer;
-  return state.label ?? answer?.top?.[0]?.label ?? Object.keys(answer?.values ?? {})[0] ?? null;
+/** The class that is explained: the chosen one, or what the model answers; null for answers about places. */
+function explained(pane, state) {
+  const { top, values } = pane.header.answer ?? {};
+  if (!top && !values) return null;
+  return state.label ?? top?.[0]?.label ?? Object.keys(values ?? {})[0] ?? null;
 }
 
 /**

@@ -79,7 +79,7 @@ function boxElement([left, top, right, bottom], { objects, threshold = 0 }, numb
   const box = el("div", { class: `box${top < 0.06 ? " low" : ""}${doubtful ? " doubtful" : ""}` }, name);
   Object.assign(box.style, {
     left: `${100 * left}%`, top: `${100 * top}%`, width: `${100 * (right - left)}%`, height: `${100 * (bottom - top)}%`,
-    borderColor: colour,
+    borderColor: colour, zIndex: String(objects.length - number), // the best on top
   });
   return box;
 }

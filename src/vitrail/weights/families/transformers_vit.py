@@ -264,15 +264,16 @@ def _kind_of(config: ViTConfig) -> str:
 
 def _check_writable(checkpoint: Checkpoint, kind: str) -> None:
     config = checkpoint.config
+    if checkpoint.task in ("segment", "detect"):
+        raise VitrailError(
+            f"task {checkpoint.task!r} cannot be written for transformers: only classifiers and encoders can"
+        )
     for field, (values, why) in {**WRITABLE, **WRITABLE_BY_KIND.get(kind, {})}.items():
         value = getattr(config, field)
         same = field == "final_norm" and value == "pooled" and config.pool == "cls"  # one token: before is after
         if value not in values and not same:
             raise VitrailError(f"{field} {value!r} cannot be written for transformers: {why}")
-    if checkpoint.task in ("segment", "detect"):
-        raise VitrailError(
-            f"task {checkpoint.task!r} cannot be written for transformers: only classifiers and encoders can"
-        )
+
     if not config.classes and config.pool != "cls":
         raise VitrailError(
             f"pool {config.pool!r} cannot be written for transformers: a model without a head gives its [CLS] there"
