@@ -50,11 +50,12 @@ def trained(data: Path, out: Path, task: str, **more: Any) -> Finished:
 
 
 def test_masks_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None:
-    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=12, train__batch_size=8, train__lr=4e-3)
-    of_ground = np.array(finished.results["pixel_confusion"]).sum(1)
-    ground = of_ground[0] / of_ground.sum()  # the accuracy of always answering the ground, and 6 times its mIoU
-    assert finished.results["metrics"]["pixel_accuracy"] > 1 - 0.75 * (1 - ground)
-    assert finished.results["metrics"]["mIoU"] > 1.35 * ground / 6
+    small = {"model__patch_size": 4, "model__head": "linear", "train__batch_size": 8}
+    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=12, **small)
+    pixels = np.array(finished.results["pixel_confusion"]).sum(1)
+    always_ground = pixels[0] / pixels.sum()
+    assert finished.results["metrics"]["pixel_accuracy"] > always_ground
+    assert finished.results["metrics"]["mIoU"] > 1.5 * always_ground / 6
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Worst pictures" in page and "segmentation" in page
     result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", shapes, bootstrap=0)
