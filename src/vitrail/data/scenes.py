@@ -1,7 +1,7 @@
 """Generated scenes of which everything is known: textured shapes on textured ground, with a class for every pixel.
 
-Each scene has one main shape, which is clearly the largest, and up to two small ones. Shapes may overlap, but most of
-each is seen. Which pixels a shape has is decided at pixel centres; the picture itself is smooth at the borders,
+Each scene has one main shape, which is clearly the largest, and up to two small ones, light on darker ground in any
+colours. Shapes may overlap, but most of each is seen. Which pixels a shape has is decided at pixel centres; the picture itself is smooth at the borders,
 because it is averaged from three times as many samples each way, of which the middle one is the centre.
 """
 
@@ -23,6 +23,7 @@ MAIN, SMALL = (0.23, 0.34), (0.13, 0.17)  # radius, as a share of the picture's 
 TILT = 0.35  # radians by which a shape leans at most, either way
 SEEN = 0.8  # of every shape, at least
 FINE = 3  # samples each way for a pixel
+DARK, LIGHT, ANY = (20, 130), (110, 235), (20, 235)  # red, green and blue of the ground, of shapes, of lines
 _CONTRAST = 110.0  # distance of a shape's mean colour from the ground's, of 441
 _UNEVEN = 45.0  # how far a texture strays from its mean colour, at most
 
@@ -60,7 +61,7 @@ def make_scene(number: int, size: int, seed: int, index: int) -> Scene:
     """The scene whose main shape is `number`. The same for the same arguments, on every machine."""
     random = np.random.default_rng([seed, index])
     placed = _placed(random, number, size)
-    ground = _colour(random)
+    ground = _colour(random, DARK)
     picture = _texture(random, size, ground)
     picture = _with_lines(random, picture)
     for _, outline in placed:
@@ -132,13 +133,13 @@ def _outline(number: int, turn: float) -> NDArray[np.float64]:
 # ---- what they look like
 
 
-def _colour(random: np.random.Generator) -> NDArray[np.float64]:
-    return random.uniform(30, 225, 3)
+def _colour(random: np.random.Generator, between: tuple[int, int]) -> NDArray[np.float64]:
+    return random.uniform(*between, 3)
 
 
 def _contrasting(random: np.random.Generator, ground: NDArray[np.float64]) -> NDArray[np.float64]:
     while True:
-        colour = _colour(random)
+        colour = _colour(random, LIGHT)
         if np.linalg.norm(colour - ground) >= _CONTRAST:
             return colour
 
@@ -174,7 +175,7 @@ def _with_lines(random: np.random.Generator, picture: NDArray[np.float32]) -> ND
         angle, (row, column) = random.uniform(0, 2 * np.pi), random.uniform(0, len(picture), 2)
         distance = np.abs(np.float32(np.cos(angle)) * (x - column) + np.float32(np.sin(angle)) * (y - row))
         share = np.clip(random.uniform(0.8, 1.6) - distance, 0, 1)[..., None] * np.float32(0.7)
-        picture += share * (_colour(random).astype(np.float32) - picture)
+        picture += share * (_colour(random, ANY).astype(np.float32) - picture)
     return picture
 
 

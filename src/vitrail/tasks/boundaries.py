@@ -67,8 +67,9 @@ def dilated(mask: Mask, reach: int) -> Mask:
 
 def _dilated_down(mask: Mask, reach: int) -> Mask:
     """Along the first axis, by shifts of 1, 2, 4 ... pixels: a long reach costs hardly more than a short one."""
-    height = len(mask)
-    wide = np.pad(mask, ((reach, reach), (0, 0)))
+    height, width = mask.shape
+    wide = np.zeros((height + 2 * reach, width), bool)
+    wide[reach : reach + height] = mask
     length, covered = 2 * reach + 1, 1
     while covered < length:  # row i has seen rows i to i + covered - 1
         step = min(covered, length - covered)

@@ -18,6 +18,7 @@ from vitrail.training.settings import Model, Settings
 
 SMALL = 64  # pixels: pictures up to here are used at their own size
 PHOTO = 128  # pixels a side at most, for larger ones: 8 x 8 patches of 16
+SHORT = 10.0  # minutes: a run that has too few steps in large batches
 HOURS = 90.0  # minutes from which a larger model is worth its time
 MANY = 20_000  # images from which it has enough to learn from
 SIDES = ("left", "right")
@@ -87,7 +88,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     dense = facts.task in DENSE_TASKS
     train, augment = settings.train, settings.augment
     mixing = many and facts.task != "regress" and not tuned and not dense
-    usual_policy = "colour" if dense else "trivial" if several else "none"
+    usual_policy = ("colour" if dense else "trivial") if several else "none"
     values: dict[str, Any] = {
         "augment.crop": augment.crop or (0.35 if many else 0.5 if several else 0.75),
         "augment.flip": flips if augment.flip == "auto" else augment.flip,
@@ -208,8 +209,11 @@ def _shape(settings: Settings, patch: int, width: int, depth: int, heads: int, s
 
 
 def _batch(facts: Facts, size: int) -> int:
-    """Smaller for few images, so that an epoch has steps; for photos a step must fit into memory."""
+    """Smaller for few images and for a short run, which must have enough steps; for photos a step must fit into
+    memory."""
     largest = 256 if size <= PHOTO else 64
+    if 0 < facts.minutes < SHORT:
+        largest = 16 if facts.task in DENSE_TASKS else 64
     while largest > 16 and facts.images < 16 * largest:
         largest //= 2
     return min(largest, max(2, facts.images - facts.images % 2))
