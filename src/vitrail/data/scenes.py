@@ -1,8 +1,9 @@
 """Generated scenes of which everything is known: textured shapes on textured ground, with a class for every pixel.
 
 Each scene has one main shape, which is clearly the largest, and up to two small ones, light on darker ground in any
-colours. Shapes may overlap, but most of each is seen. Which pixels a shape has is decided at pixel centres; the picture itself is smooth at the borders,
-because it is averaged from three times as many samples each way, of which the middle one is the centre.
+colours. Shapes may overlap, but most of each is seen. Which pixels a shape has is decided at pixel centres; the picture
+itself is smooth at the borders, because it is averaged from three times as many samples each way, of which the middle
+one is the centre.
 """
 
 from __future__ import annotations
