@@ -195,7 +195,7 @@ def _add_make_data(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     command.set_defaults(run=make_data)
     command.add_argument("kind", choices=("shapes",), help="what to make")
     command.add_argument("out", metavar="OUT", help="a new folder")
-    command.add_argument("--images", metavar="N", type=_count, default=3000, help="default: %(default)s")
+    command.add_argument("--images", metavar="N", type=_count, default=5000, help="default: %(default)s")
     command.add_argument("--size", metavar="N", type=_count, default=64, help="pixels a side (default: %(default)s)")
     command.add_argument("--seed", metavar="N", type=int, default=0, help="the same seed gives the same pictures")
     tasks = ("all", "classify", "regress", "segment", "detect")

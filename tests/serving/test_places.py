@@ -13,11 +13,13 @@ from PIL import Image
 
 import vitrail
 from tests.serving.server import Server, picture, unpacked
+from vitrail.model.box_heads import Attention, BoxDecoder
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.serving.answers import Served
 from vitrail.serving.framing import MOST, frame_shown, placed, shares_of, thinned
 from vitrail.serving.limits import Limits
+from vitrail.serving.maps import maps_of_queries
 from vitrail.serving.passing import Part
 from vitrail.tasks.frame import Frame
 from vitrail.weights.checkpoint import Checkpoint
@@ -73,6 +75,29 @@ def test_answers_are_those_of_predict(task: str, head: str, resize: str) -> None
     else:
         assert told == prediction.answer
         assert len(placed(told, read.frame)["boxes"]) == len(told["objects"])
+
+
+def test_a_look_tells_what_the_queries_of_a_decoder_attend_to() -> None:
+    model = checkpoint("detect", "box_decoder", "pad")
+    served = Served(model, "m", Limits(), device="cpu")
+    read = served.read(picture(3, size=(40, 50)), "it")
+    seen = []
+
+    def slowly(attention: Attention, arguments: tuple[torch.Tensor, ...], _: torch.Tensor) -> None:
+        query, key = attention.query(arguments[0])[0], attention.key(arguments[1])[0]
+        width = query.shape[1] // attention.heads
+        for head in range(attention.heads):
+            part = slice(head * width, (head + 1) * width)
+            seen.append(torch.softmax(query[:, part] @ key[:, part].T / width**0.5, dim=1))
+
+    assert isinstance(model.model.head, BoxDecoder)
+    hook = model.model.head.blocks[-1].patches.register_forward_hook(slowly)
+    [maps] = served.run([Part(read.pixels, lambda result: maps_of_queries(model.model, result.queries), block=1)])
+    hook.remove()
+    found = maps.values()
+    assert found.shape == (len(seen), model.config.queries, model.config.prefix + 64)
+    assert (found[..., : model.config.prefix] == 0).all()
+    assert np.abs(found[..., model.config.prefix :] - torch.stack(seen).numpy()).max() <= maps.scale.max() / 255
 
 
 def test_boxes_as_shares_of_what_is_seen() -> None:

@@ -188,8 +188,8 @@ def test_own_pixels_of_a_padded_picture(task):
     frame = Frame(own=(100, 200), inside=(16, 0, 48, 64), input=(64, 64))
     outputs = outputs_of(targets_of([[1, 0.5, 0.5, 0.25, 0.25]]))
     (found,) = task.decode(outputs, [frame])
-    label, score, *box = found[0].tolist()
-    assert label == 1 and score > 0.99
+    label, score, *box, query = found[0].tolist()
+    assert label == 1 and score > 0.99 and query == 0
     assert box == pytest.approx([75, 25, 125, 75])
 
 
@@ -197,7 +197,7 @@ def test_boxes_are_cut_at_the_edges_and_those_outside_left_out(task):
     frame = Frame(own=(100, 200), inside=(16, 0, 48, 64), input=(64, 64))
     outputs = outputs_of(targets_of([[0, 0.0, 0.5, 0.5, 2.0], [1, 0.5, 0.05, 0.2, 0.1]]), queries=2)
     (found,) = task.decode(outputs, [frame])
-    assert (found[:, 0] == 0).sum() == 1 and found[0, 2:].tolist() == pytest.approx([0, 0, 50, 100])
+    assert (found[:, 0] == 0).sum() == 1 and found[0, 2:6].tolist() == pytest.approx([0, 0, 50, 100])
     assert not ((found[:, 0] == 1) & (found[:, 1] > 0.5)).any()
 
 
@@ -220,21 +220,21 @@ def test_best_first_and_at_most_300(task, no_object):
 
 
 def test_an_answer_in_words_and_rows(task):
-    found = [[0, 0.9, 1, 2, 30, 40], [1, 0.6, 5, 5, 9, 9.5], [0, 0.1, 0, 0, 5, 5], [0, 0.01, 0, 0, 5, 5]]
+    found = [[0, 0.9, 1, 2, 30, 40, 3], [1, 0.6, 5, 5, 9, 9.5, 8], [0, 0.1, 0, 0, 5, 5, 1], [0, 0.01, 0, 0, 5, 5, 2]]
     (answer,) = task.answer([torch.tensor(found)])
     assert [one["label"] for one in answer["objects"]] == ["cell", "platelet", "cell"]
-    assert answer["objects"][1] == {"label": "platelet", "score": 0.6, "box": [5.0, 5.0, 9.0, 9.5]}
+    assert answer["objects"][1] == {"label": "platelet", "score": 0.6, "box": [5.0, 5.0, 9.0, 9.5], "query": 8}
     assert task.words(answer) == "1 cell, 1 platelet (best 0.90)"
     row = task.row(answer)
     assert row == {"objects": 2, "labels": "cell|platelet", "scores": "0.9|0.6", "boxes": "1 2 30 40|5 5 9 9.5"}
     assert list(row) == task.columns()
     json.dumps(answer)
-    assert task.words(task.answer([torch.zeros(0, 6)])[0]) == "nothing found"
+    assert task.words(task.answer([torch.zeros(0, 7)])[0]) == "nothing found"
 
 
 def test_pictures_have_boxes_in_them(task):
     image = np.full((200, 300, 3), 255, np.uint8)
-    (answer,) = task.answer([torch.tensor([[0, 0.9, 50, 60, 150, 160], [1, 0.8, 0, 0, 300, 200.0]])])
+    (answer,) = task.answer([torch.tensor([[0, 0.9, 50, 60, 150, 160, 0], [1, 0.8, 0, 0, 300, 200.0, 1]])])
     picture = task.pictures(answer, image)[".jpg"]
     drawn = np.asarray(picture)
     assert drawn.shape == image.shape and (image == 255).all()  # what was given stays as it is
@@ -245,7 +245,7 @@ def test_pictures_have_boxes_in_them(task):
 def test_coco_json_is_what_other_tools_read(task, tmp_path):
     from faster_coco_eval import COCO
 
-    answers = task.answer([torch.tensor([[1, 0.75, 5, 6, 15, 26.0]]), torch.zeros(0, 6)])
+    answers = task.answer([torch.tensor([[1, 0.75, 5, 6, 15, 26.0, 4]]), torch.zeros(0, 7)])
     records = [task.record(answer, f"{i}.jpg", (40, 60)) for i, answer in enumerate(answers)]
     ((name, text),) = task.files(records).items()
     (tmp_path / name).write_text(text)

@@ -20,6 +20,14 @@ from vitrail.training.choose import (
 from vitrail.training.settings import Settings
 
 
+@pytest.mark.parametrize(("objects", "candidates"), [(0, 0), (1, 20), (3, 20), (30, 70), (500, 300)])
+def test_candidates_follow_the_objects_of_a_picture(objects, candidates):
+    found = facts(task="detect" if objects else "classify", objects=objects)
+    assert choose_model(Settings(), found)[0].model.candidates == candidates
+    asked = Settings().with_values({"model.candidates": 7})
+    assert choose_model(asked, found)[0].model.candidates == 7
+
+
 def facts(**changes):
     values = {
         "images": 40000, "height": 32, "width": 32, "grey": False, "channels": 3, "labels": ("cat", "dog"),

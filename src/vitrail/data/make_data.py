@@ -25,7 +25,7 @@ from vitrail.errors import VitrailError
 KINDS = ("shapes",)
 TASKS = ("classify", "regress", "segment", "detect")
 LEAST = 32  # pixels a side, so that a small shape is one
-_PARTS = (("train", 0.7), ("val", 0.85), ("test", 1.0))  # up to which share of the images
+_PARTS = (("train", 0.84), ("val", 0.92), ("test", 1.0))  # up to which share of the images
 _PALETTE = (20, 20, 20, 230, 80, 60, 60, 140, 230, 90, 180, 70, 240, 190, 50, 160, 90, 200)  # ground, then SHAPES
 _QUALITY = 92  # of the pictures, which are JPEG as photos are
 
@@ -47,7 +47,7 @@ def make_data(
     kind: str,
     out: str | Path,
     *,
-    images: int = 3000,
+    images: int = 5000,
     size: int = 64,
     seed: int = 0,
     task: str = "all",

@@ -115,9 +115,17 @@ class Attention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """mask (B, 1, queries, keys): True where there is something to see."""
-        parts = (self.query(query), self.key(key), self.value(value))
-        q, k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in parts)  # (B, heads, tokens, d)
+        q, k, v = map(self.split, (self.query(query), self.key(key), self.value(value)))
         return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
+
+    def maps(self, query: Tensor, key: Tensor) -> Tensor:
+        """(B, heads, queries, keys): what each query attends to, to look at. Rows sum to 1."""
+        q, k = self.split(self.query(query)).float(), self.split(self.key(key)).float()
+        return (q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])).softmax(-1)
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, tokens, D) -> (B, heads, tokens, d)"""
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
 class DecoderBlock(nn.Module):

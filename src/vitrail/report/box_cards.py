@@ -43,7 +43,9 @@ def box_gallery(
             "missed": counted(one["missed"], "object") + " missed" if one["missed"] else "",
             "alarms": counted(one["false_alarms"], "false alarm") if one["false_alarms"] else "",
             "truth": one["truth"] or "nothing",
-            **_picture(files[one["index"]], found.cpu().numpy(), truth.cpu().numpy(), labels, results["threshold"]),
+            **_picture(
+                files[one["index"]], found[:, :6].cpu().numpy(), truth.cpu().numpy(), labels, results["threshold"]
+            ),
         }
         for one, found, truth in zip(results["worst"], decoded, truths, strict=False)
     ]

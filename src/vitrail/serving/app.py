@@ -18,7 +18,7 @@ from vitrail.serving.asking import check_names, numbers, one_of, whole
 from vitrail.serving.docs_page import CSS, docs_page
 from vitrail.serving.explaining import explained, methods_of, walked
 from vitrail.serving.framing import placed, thinned
-from vitrail.serving.maps import Maps, maps_of, packed
+from vitrail.serving.maps import Maps, maps_of, maps_of_queries, packed
 from vitrail.serving.openapi import document
 from vitrail.serving.passing import Part, Passed
 from vitrail.serving.refusals import Refusal, as_json, busy, unfit
@@ -113,10 +113,12 @@ class Api:
 
         async with self.work.one_picture(request, self.work.images, shown=True) as (picture, seconds, jpeg):
 
-            def finish(result: Passed) -> tuple[Any, Maps, float, float]:
+            def finish(result: Passed) -> tuple[Any, dict[str, Any], float, float]:
                 begun = time.perf_counter()
                 assert result.tokens is not None
-                maps = maps_of(self.served.model, block, result.tokens, result.turns)
+                maps = maps_of(self.served.model, block, result.tokens, result.turns).parts()
+                if result.queries is not None:
+                    maps |= maps_of_queries(self.served.model, result.queries).parts("queries")
                 answer = None if self.served.task is None else self.served.answer(picture, result, top)
                 return answer, maps, result.seconds, time.perf_counter() - begun
 
@@ -133,7 +135,7 @@ class Api:
             "milliseconds": {"decode": _ms(seconds), "forward": _ms(forward), "maps": _ms(spent)},
             **placed(answer or {}, picture.frame),
         }
-        parts = {"picture": jpeg, **maps.parts(), **{name: thinned(array) for name, array in arrays.items()}}
+        parts = {"picture": jpeg, **maps, **{name: thinned(array) for name, array in arrays.items()}}
         return Response(packed(header, parts), media_type=BINARY)
 
     async def attention(self, request: Request) -> Response:

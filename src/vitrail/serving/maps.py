@@ -27,8 +27,10 @@ class Maps:
 
     prefix: NDArray[np.float32]  # (heads, queries, prefix): [CLS] and registers, not rounded, for they can be tiny
 
-    def parts(self) -> dict[str, NDArray[Any] | bytes]:
-        return {"maps": self.levels, "scale": self.scale, "prefix": self.prefix}
+    def parts(self, name: str = "") -> dict[str, NDArray[Any] | bytes]:
+        """Named maps, scale and prefix, or, of something else, after it."""
+        names = (name, f"{name}_scale", f"{name}_prefix") if name else ("maps", "scale", "prefix")
+        return dict(zip(names, (self.levels, self.scale, self.prefix), strict=True))
 
     def values(self) -> NDArray[np.float32]:
         return self.levels * (self.scale[..., None] / np.float32(255))
@@ -50,14 +52,23 @@ def maps_of(
         raise unfit(f"maps of {len(tokens):,} tokens are too large for one answer: ask /v1/attention for one query")
     layer = blocks_of(model)[block]
     asked = torch.arange(len(tokens)) if queries is None else torch.tensor(queries)
-    levels, scales, prefixes = [], [], []
+    parts = []
     for _, rows in rows_of(layer.attention, attention_input(layer, tokens[None]), turns, asked.to(tokens.device)):
-        picked = rows[0, chosen]  # (heads, rows, M)
-        scale = picked.amax(dim=-1)
-        levels.append((picked * (255 / scale[..., None])).round_().byte().cpu())
-        scales.append(scale.cpu())
-        prefixes.append(picked[..., : model.config.prefix].cpu())
-    return Maps(*(torch.cat(found, dim=1).numpy() for found in (levels, scales, prefixes)))
+        parts.append(_levels(rows[0, chosen], model.config.prefix))
+    return Maps(*(torch.cat(found, dim=1).numpy() for found in zip(*parts, strict=True)))
+
+
+def maps_of_queries(model: ViT, attention: Tensor) -> Maps:
+    """Of a box decoder's queries (heads, Q, N), in the form of the others. They see patches only."""
+    whole = torch.nn.functional.pad(attention, (model.config.prefix, 0))
+    return Maps(*(found.numpy() for found in _levels(whole, model.config.prefix)))
+
+
+def _levels(rows: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (heads, queries, M), their scales, and the prefix alone, each as `Maps` keeps it."""
+    scale = rows.amax(dim=-1)
+    levels = (rows * (255 / scale[..., None])).round_().byte()
+    return levels.cpu(), scale.cpu(), rows[..., :prefix].cpu()
 
 
 def packed(header: dict[str, Any], parts: dict[str, NDArray[Any] | bytes]) -> bytes:

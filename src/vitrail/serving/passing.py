@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.inputs import normalise
+from vitrail.model.box_heads import Attention as BoxAttention
+from vitrail.model.box_heads import BoxDecoder
 from vitrail.model.precision import autocast
 from vitrail.model.vit import ViT
 from vitrail.weights.preprocessing import Preprocessing
@@ -31,6 +33,7 @@ class Passed:
     pooled: Tensor  # (D,), what the head reads
     tokens: Tensor | None  # (M, D), what the asked block takes
     turns: Tensor | None  # rotary positions
+    queries: Tensor | None  # (heads, Q, N), what a box decoder's queries attend to at last, where a block was asked for
     seconds: float  # of the whole pass
 
 
@@ -58,7 +61,8 @@ def passed(model: ViT, preprocessing: Preprocessing, parts: Sequence[Part]) -> l
     results = []
     for row, part in enumerate(parts):
         tokens = None if part.block is None else heard.tokens[part.block][row]
-        results.append(_finished(part, Passed(outputs[row], pooled[row], tokens, heard.turns, seconds)))
+        queries = None if part.block is None or heard.decoder is None else heard.decoder[row]
+        results.append(_finished(part, Passed(outputs[row], pooled[row], tokens, heard.turns, queries, seconds)))
     return results
 
 
@@ -67,6 +71,7 @@ class Heard:
     tokens: dict[int, Tensor]  # (B, M, D) by block
     turns: Tensor | None = None
     pooled: Tensor | None = None  # (B, D); None where there is no head
+    decoder: Tensor | None = None  # (B, heads, Q, N)
 
 
 @contextlib.contextmanager
@@ -83,9 +88,14 @@ def listening(model: ViT, blocks: Sequence[int]) -> Iterator[Heard]:
     def keep_pooled(_: Any, arguments: tuple[Any, ...]) -> None:
         heard.pooled = as_vectors(arguments[0])
 
+    def keep_queries(attention: BoxAttention, arguments: tuple[Any, ...]) -> None:
+        heard.decoder = attention.maps(*arguments[:2])
+
     hooks = [model.blocks[number].register_forward_pre_hook(block_hook(number)) for number in blocks]
     if model.head is not None:
         hooks.append(model.head.register_forward_pre_hook(keep_pooled))
+    if isinstance(model.head, BoxDecoder) and blocks:
+        hooks.append(model.head.blocks[-1].patches.register_forward_pre_hook(keep_queries))
     try:
         yield heard
     finally:

@@ -93,7 +93,8 @@ class Detect(Dense):
     # ---- answers in the picture's own pixels
 
     def decode(self, outputs: Tensor, frames: Sequence[Frame]) -> list[Tensor]:
-        """(n, 6) each: class, score, left, top, right, bottom, best first, at most 300, cut at the picture's edges."""
+        """(n, 7) each: class, score, left, top, right, bottom, and the query. Best first, at most 300, cut off
+        at the picture's edges."""
         outputs = outputs.detach().float().cpu()
         if not torch.isfinite(outputs).all():
             raise NotFinite(
@@ -106,16 +107,16 @@ class Detect(Dense):
         query, label = best.indices // self.outputs, best.indices % self.outputs
         corners = to_corners(boxes.gather(1, query[..., None].expand(-1, -1, 4)))
         found = [
-            _own(torch.cat([label[i, :, None], best.values[i, :, None]], dim=1), corners[i], frame)
+            _own(torch.stack([label[i].float(), best.values[i], query[i].float()], dim=1), corners[i], frame)
             for i, frame in enumerate(frames)
         ]
         # YOLOS was published without; a decoder trained for minutes still says some objects twice
-        return found if softmax else [one[distinct(one[:, 2:], one[:, 0], TWICE)] for one in found]
+        return found if softmax else [one[distinct(one[:, 2:6], one[:, 0], TWICE)] for one in found]
 
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
         kept = torch.zeros(MOST, 6)
         kept[:, 0] = -1
-        kept[: len(decoded)] = decoded[:MOST]
+        kept[: len(decoded)] = decoded[:MOST, :6]
         return kept.flatten()
 
     def encode(self, targets: Sequence[Any]) -> Tensor:
@@ -178,8 +179,13 @@ class Detect(Dense):
         return [
             {
                 "objects": [
-                    {"label": self.labels[int(label)], "score": round(score, 4), "box": [round(x, 2) for x in box]}
-                    for label, score, *box in decoded.tolist()
+                    {
+                        "label": self.labels[int(label)],
+                        "score": round(score, 4),
+                        "box": [round(x, 2) for x in box],
+                        "query": int(query),
+                    }
+                    for label, score, *box, query in decoded.tolist()
                     if score >= LEAST
                 ],
                 "threshold": self.threshold,
@@ -256,7 +262,8 @@ def counted(labels: Any) -> str:
 
 
 def _own(told: Tensor, corners: Tensor, frame: Frame) -> Tensor:
-    """Boxes of the model's input (0..1) in the picture's own pixels; those wholly outside of it are left out."""
+    """Boxes of the model's input (0..1) in the picture's own pixels; those wholly outside of it are left out.
+    told (n, 3): class, score, query."""
     height, width = frame.own
     top, left, bottom, right = frame.inside
     scale = torch.tensor([width / max(right - left, 1), height / max(bottom - top, 1)])
@@ -265,7 +272,7 @@ def _own(told: Tensor, corners: Tensor, frame: Frame) -> Tensor:
     pixels = (pixels - inner.repeat(2)) * scale.repeat(2)
     pixels = torch.minimum(pixels.clamp(min=0), torch.tensor([width, height]).repeat(2))
     there = (pixels[:, 2:] > pixels[:, :2]).all(1)
-    return torch.cat([told, pixels], dim=1)[there]
+    return torch.cat([told[:, :2], pixels, told[:, 2:]], dim=1)[there]
 
 
 def _mean(values: np.ndarray) -> float:

@@ -7,6 +7,7 @@ most of the run, and a schedule that ends within the budget. benchmarks/results/
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Facts:
     cores: int
     device: str
     minutes: float  # 0: not given
+    objects: int = 0  # in the picture that has most of them; 0: there are none to detect
 
 
 def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]:
@@ -47,6 +49,8 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
     asked = settings.model
     channels = asked.channels or (1 if facts.grey else max(3, facts.channels))
     values: dict[str, Any] = {"model.channels": channels}
+    if facts.objects:
+        values["model.candidates"] = asked.candidates or candidates_for(facts.objects)
     if asked.model != "auto":
         config = preset(asked.model)
         size = asked.image_size or config.image_size[0]
@@ -88,9 +92,13 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     dense = facts.task in DENSE_TASKS
     train, augment = settings.train, settings.augment
     mixing = many and facts.task != "regress" and not tuned and not dense
-    usual_policy = ("colour" if dense else "trivial") if several else "none"
+    keeps_geometry = dense or facts.task == "regress"  # what is to be told may be a place, a size or a count
+    usual_policy = ("colour" if keeps_geometry else "trivial") if several else "none"
+    usual_crop = 0.35 if many else 0.5 if several else 0.75
+    if facts.task == "regress":
+        usual_crop = 1.0
     values: dict[str, Any] = {
-        "augment.crop": augment.crop or (0.35 if many else 0.5 if several else 0.75),
+        "augment.crop": augment.crop or usual_crop,
         "augment.flip": flips if augment.flip == "auto" else augment.flip,
         "augment.policy": usual_policy if augment.policy == "auto" else augment.policy,
         "augment.erase": augment.erase if augment.erase >= 0 else (0.25 if many and not dense else 0.0),
@@ -99,7 +107,8 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
         "train.drop_path": train.drop_path if train.drop_path >= 0 else (0.1 if many and not tuned else 0.0),
     }
     done = settings.with_values(values)
-    extras = [f"crops from {done.augment.crop:.0%}", f"flips {done.augment.flip}"]
+    extras = [] if done.augment.crop == 1 else [f"crops from {done.augment.crop:.0%}"]
+    extras += [f"flips {done.augment.flip}"]
     extras += [] if done.augment.policy == "none" else [f"{done.augment.policy} changes"]
     extras += [name for name, on in (("mixup", done.train.mixup), ("cutmix", done.train.cutmix)) if on]
     rule = "Muon" if done.train.optimizer == "muon" else "AdamW"
@@ -108,14 +117,14 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     return done, [f"{why}{epochs:.3g} times"]
 
 
-def choose_optimizer(settings: Settings, sharded: bool, dense: bool = False) -> Settings:
-    """What the pace depends on, so before it is measured."""
+def choose_optimizer(settings: Settings, sharded: bool, every_patch: bool = False) -> Settings:
+    """What the pace depends on, so before it is measured. `every_patch`: none can be left out."""
     tuned, train = bool(settings.model.start), settings.train
     optimizer = train.optimizer
     if optimizer == "auto":
         optimizer = "adamw" if tuned or sharded else "muon"
     usual = usual_rate(settings.model.train_only, tuned, optimizer, train.batch_size)
-    keep = train.keep_tokens or (1.0 if tuned or dense else 0.5)
+    keep = train.keep_tokens or (1.0 if tuned or every_patch else 0.5)
     return settings.with_values(
         {"train.optimizer": optimizer, "train.lr": train.lr or usual, "train.keep_tokens": keep}
     )
@@ -176,6 +185,11 @@ def dense_size(settings: Settings, facts: Facts) -> tuple[tuple[int, int], int]:
         return (asked.image_size, asked.image_width or asked.image_size), patch
     height, width = (max(patch, round(side * goal / longest / patch) * patch) for side in (facts.height, facts.width))
     return (height, width), patch
+
+
+def candidates_for(objects: int) -> int:
+    """Twice as many as any picture has objects, and some to spare; each of them costs time in every step."""
+    return min(300, 10 * math.ceil((2 * objects + 10) / 10))
 
 
 def patch_for(size: int) -> int:

@@ -78,6 +78,9 @@ class Prepared:
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             device=device,
             minutes=minutes,
+            objects=max((len(item.classes()) for item in self.train), default=0)
+            if self.collection.task == "detect"
+            else 0,
         )
 
 

@@ -9,7 +9,7 @@ import { patchOf, tokenName, tokenOf } from "./tokens.js";
  * @property {string} who in words
  * @property {[number, number]|null} patch
  * @property {boolean} finds whether it is the query of the chosen object
- * @property {number} block that the maps are of
+ * @property {string} where of which block the maps are
  * @property {boolean} waiting for the maps of the chosen block; until then these of the last one are shown
  */
 
@@ -22,19 +22,19 @@ export function asked(pane, state, number) {
   const now = pane.block(state.block), known = now ?? pane.lastBlock;
   if (now) pane.lastBlock = now;
   if (!known?.maps) return null;
-  const { block } = known;
+  const where = `block ${known.block}`;
   const { prefix, grid, answer } = pane.header, object = chosenObject(pane, state, number), waiting = !now;
   if (state.peek === null && object !== null) {
     const { label, query = object } = answer.objects[object], who = `what finds object ${object + 1}, ${label}`;
     const token = answer.objects[object].query === undefined ? -1 : prefix.indexOf(`query ${query}`);
-    const found = { who, patch: null, finds: true, block, waiting };
-    if (known.queries) return { maps: known.queries, row: query, ...found };
-    if (token >= 0) return { maps: known.maps, row: token, ...found };
+    const found = { who, patch: null, finds: true };
+    if (pane.queries) return { maps: pane.queries, row: query, where: "the decoder", waiting: false, ...found };
+    if (token >= 0) return { maps: known.maps, row: token, where, waiting, ...found };
   }
   const wanted = state.peek ?? state.query, last = `${grid[0] - 1},${grid[1] - 1}`; // of a grid that is smaller
   const query = tokenOf(wanted, prefix, grid) === null ? last : wanted;
   const row = tokenOf(query, prefix, grid) ?? 0;
-  return { maps: known.maps, row, who: tokenName(query, prefix), patch: patchOf(query), finds: false, block, waiting };
+  return { maps: known.maps, row, who: tokenName(query, prefix), patch: patchOf(query), finds: false, where, waiting };
 }
 
 /**

@@ -31,7 +31,7 @@ export function createHeads(node, chosen) {
       const key = shown.map(({ pane }) => `${pane.version} ${pane.source.name}`).join() + count;
       if (made !== key) build(shown.map(({ pane }) => pane), count);
       made = key;
-      title.textContent = `All heads of block ${shown[0].found.block}, ${shown[0].found.who}`;
+      title.textContent = `All heads of ${shown[0].found.where}, ${shown[0].found.who}`;
       shown.forEach(({ pane, found }, i) => {
         const { grid } = pane.header, { smooth, spread } = state, strength = state.strength / 100;
         for (const { head, button, canvas } of tiles[i]) {

@@ -24,8 +24,10 @@ export class Pane {
     this.header = null;
     /** @type {Picture|null} */
     this.picture = null;
-    /** @type {Map<number, {block: number, maps: Maps|null, queries: Maps|null}>} by block */
+    /** @type {Map<number, {block: number, maps: Maps|null}>} by block */
     this.blocks = new Map();
+    /** @type {Maps|null} what the queries of a decoder attend to; it has blocks of its own, of which this is the last */
+    this.queries = null;
     /** @type {Map<string, any>} explanations and walks: a value, or null while it is on its way */
     this.told = new Map();
     this.mask = null;
@@ -85,8 +87,8 @@ export class Pane {
   keep(header, parts) {
     const { grid, prefix } = this.header;
     const maps = parts.maps ? new Maps(parts, "maps", prefix.length, grid) : null;
-    const queries = parts.queries ? new Maps(parts, "queries", prefix.length, grid) : null;
-    this.blocks.set(header.block, { block: header.block, maps, queries });
+    if (parts.queries) this.queries = new Maps(parts, "queries", prefix.length, grid);
+    this.blocks.set(header.block, { block: header.block, maps });
   }
 
   /** An explanation's map, or null while it is on its way. @param {string} method @param {string|null} label */

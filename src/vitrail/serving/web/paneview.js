@@ -31,14 +31,15 @@ function attentionOverlay(pane, state, number) {
   const object = chosenObject(pane, state, number), found = asked(pane, state, number);
   const none = pane.busy ? "Asking for the maps …" : "There are no maps of this block.";
   if (!found) return { object, waiting: pane.busy, words: none };
-  const { maps, who, patch, block, waiting } = found, row = maps.row(state.head, found.row);
-  const head = state.head === "mean" ? "mean of the heads" : `head ${state.head}`;
+  const { maps, who, patch, where, waiting } = found;
+  const head = state.head < maps.heads ? state.head : "mean"; // a decoder may have fewer heads
+  const row = maps.row(head, found.row), whose = head === "mean" ? "mean of the heads" : `head ${head}`;
   const untold = object !== null && state.peek === null && !found.finds;
   return {
     object, row, waiting, patch,
     heat: { values: row.patches, grid: pane.header.grid, signed: false, spread: state.spread },
     words: `${untold ? `Which query found object ${object + 1} is not told. ` : ""}` +
-      `${who[0].toUpperCase()}${who.slice(1)}, block ${block}, ${head}: the brightest patch gets ` +
+      `${who[0].toUpperCase()}${who.slice(1)}, ${where}, ${whose}: the brightest patch gets ` +
       `${percent(row.most)}, ${(row.most * maps.tokens).toFixed(1)} times an even share.`,
   };
 }
