@@ -66,7 +66,7 @@ def test_all_tasks_read_one_folder(made: Path) -> None:
     assert collections["segment"].labels == ("background", *SHAPES)
     assert collections["detect"].labels == SHAPES
     for collection in collections.values():
-        assert [len(collection.part(part)) for part in ("train", "val", "test")] == [42, 9, 9]
+        assert [len(collection.part(part)) for part in ("train", "val", "test")] == [51, 5, 4]
         assert not collection.findings and collection.trainable() is collection
     assert collect(made) == collections["classify"]
     assert [{item.path for item in one.items} for one in collections.values()].count(

@@ -91,11 +91,11 @@ def test_a_look_tells_what_the_queries_of_a_decoder_attend_to() -> None:
             seen.append(torch.softmax(query[:, part] @ key[:, part].T / width**0.5, dim=1))
 
     assert isinstance(model.model.head, BoxDecoder)
-    hook = model.model.head.blocks[-1].patches.register_forward_hook(slowly)
+    hook = model.model.head.last_look.register_forward_hook(slowly)
     [maps] = served.run([Part(read.pixels, lambda result: maps_of_queries(model.model, result.queries), block=1)])
     hook.remove()
     found = maps.values()
-    assert found.shape == (len(seen), model.config.queries, model.config.prefix + 64)
+    assert found.shape == (len(seen), 64, model.config.prefix + 64)  # no more queries than patches
     assert (found[..., : model.config.prefix] == 0).all()
     assert np.abs(found[..., model.config.prefix :] - torch.stack(seen).numpy()).max() <= maps.scale.max() / 255
 

@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scenes") / "shapes"
-    make_data("shapes", folder, images=160, size=48)
+    make_data("shapes", folder, images=200, size=48)
     return folder
 
 

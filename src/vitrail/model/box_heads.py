@@ -173,6 +173,13 @@ class BoxDecoder(DenseHead):
         self.classify = nn.ModuleList(nn.Linear(width, config.classes) for _ in self.blocks)
         self.refine = nn.ModuleList(Perceptron([width, width, 4]) for _ in self.blocks)
 
+    @property
+    def last_look(self) -> Attention:
+        """The queries' attention to the patches, in the last block."""
+        last = self.blocks[-1]
+        assert isinstance(last, DecoderBlock)
+        return last.patches
+
     def initialise(self) -> None:
         nn.init.normal_(self.propose.weight, std=0.01)
         assert self.propose.bias is not None

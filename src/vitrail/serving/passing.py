@@ -95,7 +95,7 @@ def listening(model: ViT, blocks: Sequence[int]) -> Iterator[Heard]:
     if model.head is not None:
         hooks.append(model.head.register_forward_pre_hook(keep_pooled))
     if isinstance(model.head, BoxDecoder) and blocks:
-        hooks.append(model.head.blocks[-1].patches.register_forward_pre_hook(keep_queries))
+        hooks.append(model.head.last_look.register_forward_pre_hook(keep_queries))
     try:
         yield heard
     finally:
