@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.model.box_heads import PRIOR, Guesses, centres, moved, points, sample, visible, waves
+from vitrail.model.box_heads import PRIOR, Guesses, centres, moved, points, rivals, sample, visible, waves
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
 
@@ -191,3 +191,22 @@ def test_config():
         ViTConfig(**{**SMALL, "queries": 0, "head_depth": 3})
     with pytest.raises(VitrailError, match="block_positions true goes with positions 'learned'"):
         ViTConfig(block_positions=True, positions="sincos2d")
+
+
+def test_rivals_are_overlaps_with_what_scores_higher():
+    boxes = torch.tensor([[[0.5, 0.5, 0.4, 0.4], [0.5, 0.5, 0.4, 0.2], [0.9, 0.9, 0.1, 0.1]]])
+    logits = torch.tensor([[[2.0, -1.0], [0.0, 1.0], [-3.0, -2.0]]])
+    own, other = rivals(logits, boxes, None)[0].T
+    assert torch.allclose(own, torch.tensor([2.0, 1.0, -2.0]).sigmoid())
+    assert other.tolist() == pytest.approx([0.0, 0.5, 0.0])
+    alone = torch.eye(3, dtype=torch.bool)[None, None]
+    assert rivals(logits, boxes, alone)[0, :, 1].tolist() == [0, 0, 0]
+
+
+def test_maps_of_a_look_are_what_it_does():
+    look = build().eval().head.last_look
+    queries, keys = torch.randn(2, 4, look.out.in_features), torch.randn(2, 6, look.out.in_features)
+    maps = look.maps(queries, keys)
+    assert torch.allclose(maps.sum(-1), torch.ones(2, look.heads, 4))
+    by_hand = look.out((maps @ look.split(look.value(keys))).transpose(1, 2).flatten(2))
+    assert torch.allclose(look(queries, keys, keys), by_hand, atol=1e-5)

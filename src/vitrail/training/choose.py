@@ -227,7 +227,7 @@ def _batch(facts: Facts, size: int) -> int:
     memory."""
     largest = 256 if size <= PHOTO else 64
     if 0 < facts.minutes < SHORT:
-        largest = 16 if facts.task in DENSE_TASKS else 64
+        largest = {"segment": 16, "detect": 16, "regress": 32}.get(facts.task, 64)
     while largest > 16 and facts.images < 16 * largest:
         largest //= 2
     return min(largest, max(2, facts.images - facts.images % 2))
