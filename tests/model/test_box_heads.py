@@ -158,6 +158,16 @@ def test_peaks_are_chosen_before_their_neighbours():
     assert chosen[0, :, 0].tolist() == [7.0, 16.0]
 
 
+def test_many_that_say_the_same_leave_queries_for_a_rare_object():
+    model = build(queries=2)
+    logits = torch.full((1, 24, 3), -5.0)
+    logits[0, [0, 4, 14], 0] = torch.tensor([3.0, 2.5, 2.0])  # three peaks
+    logits[0, 21, 1] = 0.5
+    boxes = torch.tensor([0.3, 0.3, 0.4, 0.4]).repeat(1, 24, 1)  # of one object
+    told, _ = model.head.choose(logits, boxes, torch.zeros(1, 1, 4, 6))
+    assert told.argmax(-1).tolist() == [[0, 1]]
+
+
 def test_places_and_points():
     assert centres((2, 2), torch.zeros(1)).tolist() == [[0.25, 0.25], [0.75, 0.25], [0.25, 0.75], [0.75, 0.75]]
     features = centres((4, 6), torch.zeros(1)).T.reshape(1, 2, 4, 6)  # each cell knows where it is

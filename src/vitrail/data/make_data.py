@@ -92,7 +92,7 @@ class _Row:
     name: str
     label: str
     count: int
-    size: float
+    size: int
     objects: tuple[dict[str, Any], ...]
 
 
@@ -107,7 +107,7 @@ def _one(root: Path, name: tuple[str, str], index: int, size: int, seed: int, ta
         mask.save(root / "masks" / part / f"{stem}.png")
     main = scene.shapes[0]
     objects = tuple(_coco(scene)) if "detect" in tasks else ()
-    return _Row(part, path.name, SHAPES[main.number], len(scene.shapes), main.radius, objects)
+    return _Row(part, path.name, SHAPES[main.number], len(scene.shapes), int(main.pixels.sum()), objects)
 
 
 def _coco(scene: Scene) -> Iterable[dict[str, Any]]:
@@ -151,7 +151,7 @@ def _table(rows: list[_Row], columns: Sequence[str]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["image", *columns, "split"])
     for row in rows:
-        values = {"label": row.label, "count": row.count, "size": f"{row.size:.2f}"}
+        values = {"label": row.label, "count": row.count, "size": row.size}
         writer.writerow([f"images/{row.part}/{row.name}", *(values[column] for column in columns), row.part])
     return text.getvalue()
 

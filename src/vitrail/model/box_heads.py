@@ -28,6 +28,8 @@ POINTS = 5  # a side: where a query looks at its box
 SLIM = 4  # it looks at a fourth of the channels there, else looking would cost more than the encoder
 WAVES = 8  # octaves of a coordinate
 BEHIND = 20.0  # what a proposal that is no peak among its neighbours loses in the choice of queries, in logits
+SPARE = 4  # times as many proposals as queries are looked at for such as say the same
+SAME = 0.6  # IoU from which on two of a class do
 
 
 class Guesses(NamedTuple):
@@ -222,14 +224,16 @@ class BoxDecoder(DenseHead):
         return places, said[..., : self.classes], torch.cat([(first + second) / 2, second - first], dim=-1)
 
     def choose(self, logits: Tensor, boxes: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (B, Q, K) and boxes (B, Q, 4) of the best proposals. Peaks come first: the cells around each would
-        mostly say the same again, and leave no query for other objects."""
-        score = logits.detach().amax(-1).unflatten(1, features.shape[2:])  # (B, h', w')
+        """Logits (B, Q, K) and boxes (B, Q, 4) of the best proposals. Peaks come first, and of them those that overlap
+        no better one of their class: others mostly say the same again, and would leave no query for rarer objects."""
+        logits, boxes = logits.detach(), boxes.detach()
+        score = logits.amax(-1).unflatten(1, features.shape[2:])  # (B, h', w')
         peak = score >= F.max_pool2d(score, 3, 1, 1)
         ranked = torch.where(peak, score, score - BEHIND).flatten(1)
-        best = ranked.topk(min(self.queries, ranked.shape[1]), dim=1).indices[..., None]  # (B, Q, 1)
-        found = (x.detach().gather(1, best.expand(-1, -1, x.shape[2])) for x in (logits, boxes))
-        return next(found), next(found)
+        ranked, logits, boxes = best(SPARE * self.queries, ranked, logits, boxes)
+        label = logits.argmax(-1)
+        overlap = rivals(logits, boxes, (label[:, :, None] == label[:, None])[:, None])[..., 1]
+        return best(self.queries, torch.where(overlap <= SAME, ranked, ranked - BEHIND), logits, boxes)[1:]
 
     def decode(
         self, features: Tensor, seen: Seen, logits: Tensor, boxes: Tensor, mask: Tensor | None
@@ -251,6 +255,13 @@ class BoxDecoder(DenseHead):
             told.append((logits, boxes))
             logits, boxes = logits.detach(), boxes.detach()
         return told
+
+
+def best(most: int, ranked: Tensor, logits: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of ranks (B, P), logits (B, P, K) and boxes (B, P, 4) those of the highest rank, at most so many."""
+    ranked, chosen = ranked.topk(min(most, ranked.shape[1]), dim=1)
+    logits, boxes = (x.gather(1, chosen[..., None].expand(-1, -1, x.shape[2])) for x in (logits, boxes))
+    return ranked, logits, boxes
 
 
 def centres(grid: Grid, like: Tensor) -> Tensor:
