@@ -63,6 +63,15 @@ def test_evaluations():
     assert one.is_evaluated(9) and one.is_evaluated(100) and not one.is_evaluated(31)
 
 
+def test_evaluations_that_take_long_are_few():
+    slow = Pace(few_tokens=3.0, all_tokens=3.0, evaluation=13.0)
+    assert [slow.evaluations(seconds) for seconds in (30, 200, 600, 3600)] == [2, 3, 9, 12]
+    steps = steps_within(200.0, slow, 0.0, evaluations=3)
+    assert steps == 53
+    length = length_of(steps, 0.0, 0.05, evaluations=3)
+    assert sum(Plan.is_evaluated(plan(lengths=(length,)), done) for done in range(1, steps + 1)) == 3
+
+
 def test_the_learning_rate_rises_and_ends_near_nothing():
     rates = [plan().learning_rate(step, 1.0) for step in range(100)]
     assert rates[0] == pytest.approx(1 / 6)

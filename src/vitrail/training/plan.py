@@ -18,6 +18,7 @@ from vitrail.files import write_text
 from vitrail.training.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
+SHARE = 0.2  # of the time that they may take; where one takes long there are fewer
 CORRECTED_AT = (0.04, 0.2, 0.5, 0.85)  # parts of the time; at the last, all tokens are there
 
 
@@ -40,6 +41,10 @@ class Pace:
     all_tokens: float
     evaluation: float  # of the quick part of the held-out images
     ending: float = 0.0  # the last, complete measure, and the report
+
+    def evaluations(self, seconds: float) -> int:
+        """How many fit well into so much time."""
+        return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +95,9 @@ class Plan:
             evaluation=slower * self.pace.evaluation,
             ending=self.pace.ending,
         )
-        steps = steps_within(self.seconds - seconds, pace, keep_until, done)
-        length = length_of(steps, keep_until, warmup, begins=done)
+        times = self.pace.evaluations(self.seconds)
+        steps = steps_within(self.seconds - seconds, pace, keep_until, done, times)
+        length = length_of(steps, keep_until, warmup, begins=done, evaluations=times)
         return dataclasses.replace(self, lengths=(*self.lengths, length))
 
     def write(self, path: Path) -> None:
@@ -108,21 +114,21 @@ class Plan:
             raise VitrailError(f"{path} cannot be read ({error}): start the run anew with another --out") from None
 
 
-def length_of(steps: int, keep_until: float, warmup: float, begins: int = 0) -> Length:
+def length_of(steps: int, keep_until: float, warmup: float, begins: int = 0, evaluations: int = EVALUATIONS) -> Length:
     """`keep_until`: part of the steps that see fewer tokens, `warmup`: part in which the learning rate rises."""
     return Length(
         begins=begins,
         steps=steps,
         warmup=round(warmup * steps),
         full_from=round(keep_until * steps),
-        evaluate_every=max(1, -(-steps // EVALUATIONS)),
+        evaluate_every=max(1, -(-steps // evaluations)),
     )
 
 
-def steps_within(seconds: float, pace: Pace, keep_until: float, done: int = 0) -> int:
+def steps_within(seconds: float, pace: Pace, keep_until: float, done: int = 0, evaluations: int = EVALUATIONS) -> int:
     """How many steps a run has in all, when after `done` of them so many seconds are left, and the first `keep_until`
     of all are the faster ones."""
-    left = max(0.0, seconds - EVALUATIONS * pace.evaluation * (1 - 0.5 * (done > 0)))
+    left = max(0.0, seconds - evaluations * pace.evaluation * (1 - 0.5 * (done > 0)))
     # few (keep_until S - done) + all (1 - keep_until) S = left, where all of the fast ones may be done already
     mean = keep_until * pace.few_tokens + (1 - keep_until) * pace.all_tokens
     steps = (left + done * pace.few_tokens) / mean

@@ -241,8 +241,10 @@ class Session:
         left = 60 * train.minutes - (time.monotonic() - self.begun) - pace.ending
         if left < pace.all_tokens:
             self.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
-        steps = steps_within(left, pace, keep_until)
-        made = replace(plan, seconds=max(left, 1.0), pace=pace, lengths=(length_of(steps, keep_until, train.warmup),))
+        times = pace.evaluations(left)
+        steps = steps_within(left, pace, keep_until, evaluations=times)
+        length = length_of(steps, keep_until, train.warmup, evaluations=times)
+        made = replace(plan, seconds=max(left, 1.0), pace=pace, lengths=(length,))
         told = self.processes.from_main(lambda: made)
         assert isinstance(told, Plan)
         return told
