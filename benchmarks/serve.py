@@ -284,7 +284,7 @@ def table(
         "# What the server makes of the model",
         "",
         f"{datetime.date.today()}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}. "
-        "`python benchmarks/serve.py`: S/16 at 224 px,",
+        f"`python benchmarks/serve.py --rounds {arguments.rounds} --each {arguments.each}`: S/16 at 224 px,",
         "float32, JPEGs of 400 x 300 pixels. Clients, server and model share the same cores.",
         "",
         "| | requests | images a second | median | 99 % below | refused (503) | lost or failed | wrong |",
@@ -294,7 +294,7 @@ def table(
         row(f"{arguments.clients} clients", rounds[middle]),
         row(f"{8 * arguments.clients} clients, more than there are places", crowd),
         "",
-        f"Served: **{ratios[middle]:.2f}** of the engine alone, the median of {len(rounds)} rounds in which they took "
+        f"Served: **{statistics.median(ratios):.2f}** of the engine alone, the median of {len(rounds)} rounds in which they took "
         f"turns ({', '.join(f'{ratio:.2f}' for ratio in ratios)}).",
         f"In all rounds {sum(tally.wrong for tally in everyone)} answers belonged to another image, and "
         f"{sum(tally.lost for tally in everyone)} requests had none. The server's peak memory was {memory}.",
