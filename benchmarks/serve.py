@@ -294,8 +294,8 @@ def table(
         row(f"{arguments.clients} clients", rounds[middle]),
         row(f"{8 * arguments.clients} clients, more than there are places", crowd),
         "",
-        f"Served: **{statistics.median(ratios):.2f}** of the engine alone, the median of {len(rounds)} rounds in which they took "
-        f"turns ({', '.join(f'{ratio:.2f}' for ratio in ratios)}).",
+        f"Served: **{statistics.median(ratios):.2f}** of the engine alone, the median of {len(rounds)} rounds in which "
+        f"they took turns ({', '.join(f'{ratio:.2f}' for ratio in ratios)}).",
         f"In all rounds {sum(tally.wrong for tally in everyone)} answers belonged to another image, and "
         f"{sum(tally.lost for tally in everyone)} requests had none. The server's peak memory was {memory}.",
         "",
