@@ -162,7 +162,7 @@ def test_many_that_say_the_same_leave_queries_for_a_rare_object():
     model = build(queries=2)
     logits = torch.full((1, 24, 3), -5.0)
     logits[0, [0, 4, 14], 0] = torch.tensor([3.0, 2.5, 2.0])  # three peaks
-    logits[0, 21, 1] = 0.5
+    logits[0, 23, 1] = 0.5
     boxes = torch.tensor([0.3, 0.3, 0.4, 0.4]).repeat(1, 24, 1)  # of one object
     told, _ = model.head.choose(logits, boxes, torch.zeros(1, 1, 4, 6))
     assert told.argmax(-1).tolist() == [[0, 1]]
