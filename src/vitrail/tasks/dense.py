@@ -29,6 +29,7 @@ class Dense(Task):
     """Targets are tensors of a batch as the model sees it, after augmentation."""
 
     dense = True
+    every_patch = True
     heads: ClassVar[tuple[str, ...]]  # of ViTConfig, the usual one first
 
     def head_fields(self, head: str, candidates: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Regress(Task):
     """Targets are numbers (B, K); a training model gives them standardised, a finished one in real units."""
 
     name = "regress"
+    every_patch = True  # a number may be a count of what is seen
     main_metric = "R2"
 
     def __init__(self, labels: Sequence[str]) -> None:

@@ -40,6 +40,7 @@ class Task(ABC):
     main_metric: ClassVar[str]  # picks the best epoch; higher is better
     percentages: ClassVar[frozenset[str]] = frozenset()  # the metrics that people read in per cent
     dense: ClassVar[bool] = False  # whether it answers about places (see dense.py)
+    every_patch: ClassVar[bool] = False  # whether it cannot be learnt from some of the patches
 
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = list(labels)

@@ -151,7 +151,7 @@ class Session:
         batch = min(settings.train.batch_size, len(self.prepared.train))
         settings = settings.with_values({"train.batch_size": batch})
         asked = settings.train.lr
-        self.settings = choose_optimizer(settings, self.shard, self.task.dense or self.task.name == "regress")
+        self.settings = choose_optimizer(settings, self.shard, self.task.every_patch)
         train = self.settings.train
         usual = usual_rate(settings.model.train_only, bool(settings.model.start), train.optimizer, train.batch_size)
         if asked and not usual / 10 < asked < usual * 10:
