@@ -12,6 +12,7 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.patches import (
     ConvStem,
     LinearStem,
+    conv_stages,
     conv_to_linear,
     images_from,
     linear_to_conv,
@@ -238,6 +239,19 @@ def test_a_conv_stem_gives_one_token_a_patch(patch_size):
     assert stem(torch.randn(2, 3, *size)).shape == (2, 6, 32)
     strides = torch.tensor([layer.stride for layer in stem.layers if isinstance(layer, nn.Conv2d)])
     assert tuple(strides.prod(dim=0).tolist()) == patch_size
+
+
+def test_maps_of_the_conv_stem_lead_to_the_patches():
+    config = ViTConfig(image_size=(24, 32), patch_size=(4, 8), stem="conv", width=32, depth=1, heads=2, stem_blocks=1)
+    stem = ConvStem(config).eval()
+    images = torch.randn(2, 3, 24, 32)
+    maps = stem.maps(images)
+    stages = conv_stages(config)
+    assert [stage.cell for stage in stages] == [(2, 2), (4, 4), (4, 8)]
+    assert [tuple(x.shape) for x in maps] == [
+        (2, stage.channels, 24 // stage.cell[0], 32 // stage.cell[1]) for stage in stages
+    ]
+    torch.testing.assert_close(stem.tokens(maps[-1]), stem(images))
 
 
 def test_conv_stem_tokens_are_in_row_major_order(lively):

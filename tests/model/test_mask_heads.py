@@ -111,6 +111,30 @@ def test_the_decoder_sees_more_than_patches():
         assert (network(one) - network(other)).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("patch", [4, 8, 16, (8, 16)], ids=str)
+def test_the_decoder_takes_in_what_a_conv_stem_saw(patch):
+    """No convolutions of its own on the picture, and the maps it takes matter at their place."""
+    size = tuple(2 * side for side in ((patch, patch) if isinstance(patch, int) else patch))
+    network = model("mask_decoder", stem="conv", patch_size=patch, image_size=size, width=32, heads=2)
+    assert not list(network.head.convs.details)
+    seen = network.seen(torch.randn(1, 3, *size), network.head.taps)
+    assert [seen.maps[i].shape[2] for i in network.head.maps] == [
+        size[0] // stride for stride in finer_strides(network.config.patch_size)
+    ]
+    changed = [x + 0.0 for x in seen.maps]
+    changed[0][..., 0, 0] += 1
+    with torch.no_grad():
+        difference = (network.head(seen) - network.head(seen._replace(maps=tuple(changed)))).abs().sum(1)[0]
+    assert difference[0, 0] > 0
+    assert (difference[2:] == 0).all()
+
+
+def test_patches_of_no_power_of_two_have_details_of_their_own():
+    network = model("mask_decoder", stem="conv", patch_size=14, image_size=28, width=32, heads=2)
+    assert len(network.head.convs.details) == 3
+    assert network(torch.randn(1, 3, 28, 42)).shape == (1, 5, 14, 21)
+
+
 def test_blocks_are_read_evenly_and_the_last_one_always():
     assert spread(12, 4) == (2, 5, 8, 11)
     assert spread(4, 4) == (0, 1, 2, 3)

@@ -21,7 +21,7 @@ from vitrail.report.confusion import confusion_table
 from vitrail.report.curves import best_of, thinned
 from vitrail.report.metric_words import UNKNOWN
 from vitrail.report.reliability import wilson
-from vitrail.report.run_page import RunRecord, duration, page
+from vitrail.report.run_page import RunRecord, page
 from vitrail.tasks import task_for
 
 EVIL = "<script>alert(1)</script>"
@@ -367,10 +367,3 @@ def test_wilson() -> None:
     low, high = wilson(0.5, 100)
     assert (low, high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
     assert wilson(1.0, 3)[1] == pytest.approx(1.0) and 0 < wilson(1.0, 3)[0] < 0.5
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.5, "0.5 s"), (12.2, "12 s"), (119, "119 s"), (800, "13 min"), (9000, "2.5 h")]
-)
-def test_durations_are_short(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -95,6 +95,13 @@ def test_flips_are_off_where_they_change_the_label(labels, turns):
     assert flip == ("none" if turns else "horizontal")
 
 
+def test_batches_for_pixels_are_small_where_pictures_are_large():
+    photos = facts(images=367, height=360, width=480, task="segment", minutes=60.0)
+    assert choose_model(Settings(), photos)[0].train.batch_size == 8
+    icons = facts(images=5000, height=64, width=64, task="segment", minutes=4.0)
+    assert choose_model(Settings(), icons)[0].train.batch_size == 16
+
+
 def test_optimizer_and_rate():
     scratch = choose_optimizer(Settings().with_values({"train.batch_size": 256}), sharded=False).train
     assert (scratch.optimizer, scratch.keep_tokens) == ("muon", 0.5)

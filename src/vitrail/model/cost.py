@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from vitrail.model.dense import DenseHead
 
 FLOAT32 = 4  # bytes
@@ -173,10 +175,21 @@ def _dense_head_multiply_adds(config: ViTConfig) -> int:
     patches = torch.zeros(1, config.patches, config.width)
     images = torch.zeros(1, config.channels, *config.image_size)
     among = config.queries if config.head in QUERIES_AMONG_TOKENS else 0
-    seen = Seen(images, config.grid, (patches,) * len(head.taps), torch.zeros(1, among, config.width))
+    queries = torch.zeros(1, among, config.width)
+    seen = Seen(images, _stem_maps(config), config.grid, (patches,) * len(head.taps), queries)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         head(seen)
     return counter.get_total_flops() // 2
+
+
+def _stem_maps(config: ViTConfig) -> tuple[Tensor, ...]:
+    import torch
+
+    from vitrail.model.patches import conv_stages
+
+    height, width = config.image_size
+    stages = conv_stages(config) if config.stem == "conv" else []
+    return tuple(torch.zeros(1, s.channels, height // s.cell[0], width // s.cell[1]) for s in stages)
 
 
 # ---- memory

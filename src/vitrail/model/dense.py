@@ -13,7 +13,8 @@ from vitrail.model.config import ViTConfig
 class Seen(NamedTuple):
     """What a dense head works on."""
 
-    images: Tensor  # (B, C, H, W), as the network took them
+    images: Tensor  # (B, C, H, W), padded to whole patches
+    maps: tuple[Tensor, ...]  # a conv stem's, the finest first, the last over the grid; none of other stems
     grid: tuple[int, int]  # N = h w
     patches: tuple[Tensor, ...]  # (B, N, D) after each of the head's `taps`; the last block's after the final norm
     queries: Tensor  # (B, Q, D): the query tokens at the end, after the final norm

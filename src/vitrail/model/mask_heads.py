@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.dense import DenseHead, Seen
+from vitrail.model.patches import conv_stages
 
 TAPS = 4  # blocks whose tokens the decoder reads: early ones know where, late ones know what
 FINEST = 2  # pixels a cell of the decoder's answer: half the resolution, a quarter of the work
 NARROWEST = 16  # channels
+GAIN = 16.0  # of the decoder's logits: a step of AdamW moves a sum over so few channels far less than one over a token
 
 
 class LinearMasks(DenseHead):
@@ -33,29 +35,33 @@ class LinearMasks(DenseHead):
 
 
 class MaskDecoder(DenseHead):
-    """Tokens of several blocks say what there is, a few convolutions of the picture itself say where it ends.
+    """Tokens of several blocks say what there is, convolutions of the picture itself say where it ends.
 
     The tokens are summed at the patch grid. From there the map doubles its resolution step by step, and takes in at
-    each step what small strided convolutions saw in the picture at that resolution, as the skips of a U-Net do.
+    each step what convolutions saw in the picture at that resolution, as the skips of a U-Net do: those of a conv
+    stem, which are there already, or a few small ones of its own.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         assert config.head_width is not None
-        self.patch_size = config.patch_size
         self.taps = spread(config.depth, TAPS)
         self.norms = nn.ModuleList(nn.LayerNorm(config.width, eps=config.norm_eps) for _ in self.taps)
         self.layers = nn.ModuleList(nn.Linear(config.width, config.head_width) for _ in self.taps)
-        widths = widths_of(config.head_width, len(finer_strides(config.patch_size)))
-        self.convs = Sharpen(config.channels, widths)  # so named that its kernels go to Muon (training/parameters.py)
+        strides = finer_strides(config.patch_size)
+        widths = widths_of(config.head_width, len(strides))
+        made = maps_at(strides, config)
+        self.maps = tuple(made)
+        # so named that its kernels go to Muon (training/parameters.py)
+        self.convs = Sharpen(config.channels, widths, list(made.values()))
         self.dropout = nn.Dropout2d(config.head_dropout)
         self.out = nn.Conv2d(widths[-1], config.classes, 1, bias=config.head_bias)
 
     def forward(self, seen: Seen, hints: Tensor | None = None) -> Tensor:
         tokens = [layer(norm(x)) for layer, norm, x in zip(self.layers, self.norms, seen.patches, strict=True)]
         x = as_map(torch.stack(tokens).sum(0), seen.grid)  # (B, head_width, h, w), channels last
-        x = self.convs(x, pad_to_grid(seen.images, seen.grid, self.patch_size))  # (B, narrow, H / 2, W / 2)
-        return self.out(self.dropout(x))  # (B, K, H / 2, W / 2)
+        x = self.convs(x, seen.images, [seen.maps[i] for i in self.maps])  # (B, narrow, H / 2, W / 2)
+        return GAIN * self.out(self.dropout(x))  # (B, K, H / 2, W / 2)
 
     def initialise(self) -> None:
         small(self.out)
@@ -99,22 +105,30 @@ class MaskQueries(DenseHead):
 
 
 class Sharpen(nn.Module):
-    """A map over the patch grid, widths[0] channels, to half the picture's resolution, widths[-1] channels."""
+    """A map over the patch grid, widths[0] channels, to half the picture's resolution, widths[-1] channels.
 
-    def __init__(self, channels: int, widths: list[int]) -> None:
+    `made`: the channels of the picture's maps at each step's resolution, where there are such; else it makes its own.
+    """
+
+    def __init__(self, channels: int, widths: list[int], made: list[int]) -> None:
         super().__init__()
-        seen = [max(NARROWEST, width // 2) for width in widths[1:]]  # of the picture, a third of what a step takes in
+        seen = made or [max(NARROWEST, width // 2) for width in widths[1:]]  # own: a third of what a step takes in
         downward = zip([channels, *reversed(seen)], reversed(seen), strict=False)
-        self.details = nn.ModuleList(Convolution(*pair, stride=2) for pair in downward)
+        self.details = nn.ModuleList(() if made else [Convolution(*pair, stride=2) for pair in downward])
         self.steps = nn.ModuleList(Finer(*step) for step in zip(widths, widths[1:], seen, strict=False))
 
-    def forward(self, x: Tensor, picture: Tensor) -> Tensor:
+    def forward(self, x: Tensor, picture: Tensor, made: list[Tensor]) -> Tensor:
+        details = made or self.own(picture)
+        for step, detail in zip(self.steps, details, strict=True):
+            x = step(x, detail)
+        return x
+
+    def own(self, picture: Tensor) -> list[Tensor]:
+        """The coarsest first."""
         details = [picture.contiguous(memory_format=torch.channels_last)]
         for convolution in self.details:
             details.append(convolution(details[-1]))
-        for step, detail in zip(self.steps, reversed(details[1:]), strict=True):
-            x = step(x, detail)
-        return x
+        return details[:0:-1]
 
 
 class Convolution(nn.Module):
@@ -151,13 +165,6 @@ def as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     return tokens.unflatten(1, grid).permute(0, 3, 1, 2)
 
 
-def pad_to_grid(images: Tensor, grid: tuple[int, int], patch_size: tuple[int, int]) -> Tensor:
-    """The picture as large as the grid, where the encoder padded it to whole patches."""
-    down = grid[0] * patch_size[0] - images.shape[2]
-    right = grid[1] * patch_size[1] - images.shape[3]
-    return F.pad(images, (0, right, 0, down)) if down or right else images
-
-
 def spread(depth: int, count: int) -> tuple[int, ...]:
     """`count` blocks evenly over the depth, the last block last; all where there are no more. 12 -> 2, 5, 8, 11."""
     count = min(count, depth)
@@ -177,9 +184,19 @@ def finer_strides(patch_size: tuple[int, int]) -> list[int]:
     return strides if min(patch_size) > FINEST else []
 
 
+def maps_at(strides: list[int], config: ViTConfig) -> dict[int, int]:
+    """Which of the conv stem's maps have these strides, in this order, and their channels; none unless all are there
+    (a patch of 14 = 2 x 7 pixels has no map at 4)."""
+    if config.stem != "conv":
+        return {}
+    found = {stage.cell: (i, stage.channels) for i, stage in enumerate(conv_stages(config))}
+    wanted = [(stride, stride) for stride in strides]
+    return dict(found[cell] for cell in wanted) if all(cell in found for cell in wanted) else {}
+
+
 @torch.no_grad()
 def small(layer: nn.Conv2d) -> None:
-    """As the network's linear maps begin, so that the first answers are undecided."""
-    nn.init.trunc_normal_(layer.weight, std=0.02, a=-0.04, b=0.04)
+    """So that the first answers are undecided."""
+    nn.init.trunc_normal_(layer.weight, std=0.02 / GAIN, a=-0.04, b=0.04)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -95,22 +96,22 @@ class ConvStem(nn.Module):
     """Convolutions whose strides multiply to the patch size, then the linear map: trains better on little data.
 
     One convolution for each prime factor of the patch size (16 = 2 x 2 x 2 x 2), the width doubling up to D, each
-    followed by `stem_blocks` residual ones.
+    followed by `stem_blocks` residual ones. What stands after each of these stages is a map of the picture, which a
+    head may read for what is finer than a patch.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        strides = list(zip_longest(*(_prime_factors(side) for side in config.patch_size), fillvalue=1)) or [(1, 1)]
         layers: list[nn.Module] = []
         channels = config.channels
-        for left, stride in zip(reversed(range(len(strides))), strides, strict=True):
-            out = max(8, config.width >> left)
+        for stride, _, out in conv_stages(config):
             kernel = [max(3, side | 1) for side in stride]  # odd, and no narrower than the step
             padding = [(k - side + 1) // 2 for k, side in zip(kernel, stride, strict=True)]
             layers.append(nn.Conv2d(channels, out, kernel, stride, padding, bias=False))  # type: ignore[arg-type]
             layers += [nn.BatchNorm2d(out), nn.GELU()]
             layers += [ResidualConv(out) for _ in range(config.stem_blocks)]
             channels = out
+        self.stage = 3 + config.stem_blocks  # layers
         self.layers = nn.Sequential(*layers)
         self.projection = nn.Linear(channels, config.width, bias=config.patch_bias)
         self.frozen = False  # whether the statistics of its norms stay still while the rest is trained
@@ -120,8 +121,20 @@ class ConvStem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         # channels last: what convolutions on a CPU are fast in (a step with stem_blocks=2: 0.86 s -> 0.81 s)
-        features = self.layers(images.contiguous(memory_format=torch.channels_last))  # (B, F, h, w)
-        return self.projection(features.flatten(2).transpose(1, 2))  # (B, N, D)
+        return self.tokens(self.layers(images.contiguous(memory_format=torch.channels_last)))
+
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """After each stage, (B, F, H / s, W / s): the last of them, over the patch grid, is what `tokens` takes."""
+        x = images.contiguous(memory_format=torch.channels_last)
+        maps = []
+        for i, layer in enumerate(self.layers, start=1):
+            x = layer(x)
+            if i % self.stage == 0:
+                maps.append(x)
+        return tuple(maps)
+
+    def tokens(self, features: Tensor) -> Tensor:
+        return self.projection(features.flatten(2).transpose(1, 2))  # (B, F, h, w) -> (B, N, D)
 
 
 class FeatureStem(nn.Module):
@@ -162,6 +175,20 @@ def build_stem(config: ViTConfig, cnn: nn.Module | None, freeze_cnn: bool) -> nn
     if cnn is not None:
         return FeatureStem(config, cnn, freeze_cnn)
     return ConvStem(config) if config.stem == "conv" else LinearStem(config)
+
+
+class ConvStage(NamedTuple):
+    stride: tuple[int, int]
+    cell: tuple[int, int]  # the picture's pixels that a cell of its map stands for
+    channels: int
+
+
+def conv_stages(config: ViTConfig) -> list[ConvStage]:
+    """Of the conv stem: the last one's cells are the patches."""
+    strides = list(zip_longest(*(_prime_factors(side) for side in config.patch_size), fillvalue=1)) or [(1, 1)]
+    cells = accumulate(strides, lambda cell, stride: (cell[0] * stride[0], cell[1] * stride[1]))
+    widths = [max(8, config.width >> left) for left in reversed(range(len(strides)))]
+    return [ConvStage(*stage) for stage in zip(strides, cells, widths, strict=True)]
 
 
 def _prime_factors(number: int) -> list[int]:

@@ -13,7 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.block import Block, Branch
 from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
 from vitrail.model.dense import DenseHead, Seen, build_dense_head
-from vitrail.model.patches import build_stem, check_images, pad_to_patches
+from vitrail.model.patches import ConvStem, build_stem, check_images, pad_to_patches
 from vitrail.model.pooling import AttentionPool, Pool
 from vitrail.model.positions import BlockPositions, RotaryPositions, build_positions
 from vitrail.model.presets import preset
@@ -128,7 +128,14 @@ class ViT(nn.Module):
 
     def seen(self, images: Tensor, taps: Sequence[int], pad: bool = False) -> Seen:
         """What a dense head reads: the patches after some blocks, and the queries after the last."""
-        x, turns, grid = self.embed(images, pad)
+        images, grid = self.in_patches(images, pad)
+        maps: tuple[Tensor, ...] = ()
+        if isinstance(self.stem, ConvStem):
+            maps = self.stem.maps(images)
+            tokens = self.stem.tokens(maps[-1])
+        else:
+            tokens = self.stem(images)
+        x, turns = self.placed(tokens, grid)
         patches = []
         for i, block in enumerate(self.blocks):
             x = self.placed_again(self.run(block, x, turns), i, grid)
@@ -136,7 +143,7 @@ class ViT(nn.Module):
                 x = self.normed(x)
             if i in taps:
                 patches.append(x[:, self.config.prefix :])
-        return Seen(images, grid, tuple(patches), self.split(x, grid).queries)
+        return Seen(images, maps, grid, tuple(patches), self.split(x, grid).queries)
 
     def features(self, images: Tensor, blocks: Sequence[int] = (), pad: bool = False) -> Features:
         """All tokens by name; `blocks` asks for those blocks' outputs too (0 is the first, -1 the last)."""
@@ -155,12 +162,19 @@ class ViT(nn.Module):
 
     def embed(self, images: Tensor, pad: bool = False) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
         """Images to what the first block takes: tokens (B, prefix + N, D), rotary turns or None, and the grid."""
-        config = self.config
+        images, grid = self.in_patches(images, pad)
+        return *self.placed(self.stem(images), grid), grid
+
+    def in_patches(self, images: Tensor, pad: bool) -> tuple[Tensor, tuple[int, int]]:
+        """Images that divide into whole patches, and the grid of them."""
         if pad and images.dim() == 4:  # check_images refuses any other shape
-            images = pad_to_patches(images, config.patch_size)
-        check_images(images, config.channels, config.patch_size)
-        grid = images.shape[2] // config.patch_size[0], images.shape[3] // config.patch_size[1]
-        x = self.stem(images)  # (B, N, D)
+            images = pad_to_patches(images, self.config.patch_size)
+        check_images(images, self.config.channels, self.config.patch_size)
+        down, across = self.config.patch_size
+        return images, (images.shape[2] // down, images.shape[3] // across)
+
+    def placed(self, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
+        """Patches (B, N, D) with the prefix before them and positions added, and rotary turns or None."""
         x = x.to(self.stem.projection.weight.dtype)  # type: ignore[union-attr]  # autocast's sums stay float32
         learned = (self.cls_token, self.distillation_token, self.registers, self.queries)
         prefix = [t for t in learned if t is not None]
@@ -170,7 +184,7 @@ class ViT(nn.Module):
         x = self.dropout(x)
         if self.stem_norm is not None:
             x = self.stem_norm(x)
-        return x, None if self.rotary is None else self.rotary(grid), grid
+        return x, None if self.rotary is None else self.rotary(grid)
 
     def split(self, x: Tensor, grid: tuple[int, int]) -> Features:
         """(B, prefix + N, D), such as a block's output, to its named parts."""

@@ -23,6 +23,7 @@ from vitrail.report.mistakes import mistakes
 from vitrail.report.numbers import number_cards
 from vitrail.report.pages import made, render
 from vitrail.report.reliability import reliability_section
+from vitrail.training.progress import clock
 
 EXAMPLES = 3  # of each finding: the page of `vitrail check` shows more
 PICTURED = 6  # findings with pictures, the gravest
@@ -113,18 +114,11 @@ def _tiles(record: RunRecord) -> list[tuple[str, str]]:
     if best is not None:
         tiles.append((f"{best['epoch']:.4g}", "best epoch"))
     if history:
-        tiles.append((duration(history[-1]["seconds"]), "of training"))
+        tiles.append((clock(history[-1]["seconds"]), "of training"))
     speed = speed_of(history)
     if speed is not None:
         tiles.append((f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}", "images a second"))
     return tiles
-
-
-def duration(seconds: float) -> str:
-    """In short: '95 s', '13 min', '2.5 h'."""
-    if seconds < 119.5:
-        return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7170 else f"{seconds / 3600:.1f} h"
 
 
 def _findings_line(findings: Sequence[Finding]) -> str:

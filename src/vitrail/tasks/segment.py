@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.aligning import aligned
 from vitrail.tasks.boundaries import COUNTS, boundary_counts
 from vitrail.tasks.dense import IGNORE, Dense
 from vitrail.tasks.dice import dice_loss
@@ -81,12 +81,13 @@ class Segment(Dense):
     def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
         """Cross-entropy, weighted and smoothed, averaged over the known pixels, plus dice over the classes that occur.
 
-        Without a known pixel both are 0, and so is their gradient.
+        Outputs coarser than the targets are compared with a quarter of the pixels (tasks/aligning.py). Without a known
+        pixel both are 0, and so is their gradient.
         """
         self.check_mix(mix)
         if self.class_weights != "none" and not self.pixels:
             raise RuntimeError("class weights come from the training masks: call fit(masks) before loss")
-        logits = F.interpolate(outputs.float(), size=targets.shape[1:], mode="bilinear", align_corners=False)
+        logits, targets = aligned(outputs.float(), targets)
         known = targets != IGNORE
         truth = torch.where(known, targets, 0)
         log_p = torch.log_softmax(logits, 1)  # (B, K, H, W)

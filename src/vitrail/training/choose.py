@@ -224,10 +224,10 @@ def _shape(settings: Settings, patch: int, width: int, depth: int, heads: int, s
 
 def _batch(facts: Facts, size: int) -> int:
     """Smaller for few images and for a short run, which must have enough steps; for photos a step must fit into
-    memory."""
-    largest = 256 if size <= PHOTO else 64
+    memory. To learn about pixels, a few photos are many examples."""
+    largest = 256 if size <= PHOTO else 8 if facts.task == "segment" else 64
     if 0 < facts.minutes < SHORT:
-        largest = {"segment": 16, "detect": 16, "regress": 32}.get(facts.task, 64)
+        largest = min(largest, {"segment": 16, "detect": 16, "regress": 32}.get(facts.task, 64))
     while largest > 16 and facts.images < 16 * largest:
         largest //= 2
     return min(largest, max(2, facts.images - facts.images % 2))
