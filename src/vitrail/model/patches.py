@@ -185,7 +185,8 @@ class ConvStage(NamedTuple):
 
 def conv_stages(config: ViTConfig) -> list[ConvStage]:
     """Of the conv stem: the last one's cells are the patches."""
-    strides = list(zip_longest(*(_prime_factors(side) for side in config.patch_size), fillvalue=1)) or [(1, 1)]
+    down, across = map(_prime_factors, config.patch_size)
+    strides = list(zip_longest(down, across, fillvalue=1)) or [(1, 1)]
     cells = accumulate(strides, lambda cell, stride: (cell[0] * stride[0], cell[1] * stride[1]))
     widths = [max(8, config.width >> left) for left in reversed(range(len(strides)))]
     return [ConvStage(*stage) for stage in zip(strides, cells, widths, strict=True)]

@@ -175,7 +175,7 @@ class ViT(nn.Module):
 
     def placed(self, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
         """Patches (B, N, D) with the prefix before them and positions added, and rotary turns or None."""
-        x = x.to(self.stem.projection.weight.dtype)  # type: ignore[union-attr]  # autocast's sums stay float32
+        x = x.to(self.stem.projection.weight.dtype)  # type: ignore[union-attr, arg-type]  # autocast's sums stay float32
         learned = (self.cls_token, self.distillation_token, self.registers, self.queries)
         prefix = [t for t in learned if t is not None]
         x = torch.cat([t.to(x.dtype).expand(x.shape[0], -1, -1) for t in prefix] + [x], dim=1)  # (B, prefix + N, D)
