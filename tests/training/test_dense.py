@@ -50,12 +50,11 @@ def trained(data: Path, out: Path, task: str, **more: Any) -> Finished:
 
 
 def test_masks_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None:
-    small = {"model__patch_size": 4, "model__head": "linear", "train__batch_size": 8}
-    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=12, **small)
+    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=8, train__batch_size=8)
     pixels = np.array(finished.results["pixel_confusion"]).sum(1)
     always_ground = pixels[0] / pixels.sum()
     assert finished.results["metrics"]["pixel_accuracy"] > always_ground
-    assert finished.results["metrics"]["mIoU"] > 1.5 * always_ground / 6
+    assert finished.results["metrics"]["mIoU"] > 2 * always_ground / 6
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Worst pictures" in page and "segmentation" in page
     result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", shapes, bootstrap=0)
