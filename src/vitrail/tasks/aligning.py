@@ -1,7 +1,8 @@
-"""Where a loss compares logits with a mask: at the logits' own resolution, but at no less than half of the mask's.
+"""Where a loss compares logits with a mask: at the logits' own resolution, but at no less than half of a large mask's,
+and at every pixel of a small one.
 
-Logits brought to every pixel cost four times as much to compare, and neighbours say the same: a step on CamVid spent
-more than a quarter of its time there.
+Logits brought to every pixel cost four times as much to compare, and in a large picture neighbours say the same: a
+step on CamVid spent more than a quarter of its time there.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+SMALL = 128  # pixels: a side up to here is compared pixel by pixel
+
 
 def aligned(logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (B, K, h', w') and mask (B, H, W) -> both at max(h', H / 2) x max(w', W / 2)."""
-    height, width = (max(own, (side + 1) // 2) for own, side in zip(logits.shape[2:], mask.shape[1:], strict=True))
+    """Logits (B, K, h', w') and mask (B, H, W) -> both at one resolution."""
+    height, width = (
+        max(own, min(side, max(SMALL, (side + 1) // 2)))
+        for own, side in zip(logits.shape[2:], mask.shape[1:], strict=True)
+    )
     if logits.shape[2:] != (height, width):
         logits = F.interpolate(logits, size=(height, width), mode="bilinear", align_corners=False)
     rows, columns = near_centres(height, mask.shape[1]), near_centres(width, mask.shape[2])

@@ -81,8 +81,8 @@ class Segment(Dense):
     def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
         """Cross-entropy, weighted and smoothed, averaged over the known pixels, plus dice over the classes that occur.
 
-        Outputs coarser than the targets are compared with a quarter of the pixels (tasks/aligning.py). Without a known
-        pixel both are 0, and so is their gradient.
+        Of large targets a quarter of the pixels is compared (tasks/aligning.py). Without a known pixel both are 0, and
+        so is their gradient.
         """
         self.check_mix(mix)
         if self.class_weights != "none" and not self.pixels:
