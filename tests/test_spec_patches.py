@@ -254,6 +254,20 @@ def test_maps_of_the_conv_stem_lead_to_the_patches():
     torch.testing.assert_close(stem.tokens(maps[-1]), stem(images))
 
 
+@pytest.mark.parametrize(
+    ("patch", "strides", "channels"),
+    [(16, [4, 2, 2], [64, 96, 128]), (8, [4, 2], [64, 128]), (4, [2, 2], [64, 128]), (12, [4, 3], [64, 128])],
+)
+def test_wide_maps_begin_at_a_quarter_of_the_resolution(patch, strides, channels):
+    config = ViTConfig(image_size=6 * patch, patch_size=patch, stem="conv", stem_maps="wide", width=128, heads=4)
+    stages = conv_stages(config)
+    assert [stage.stride for stage in stages] == [(stride, stride) for stride in strides]
+    assert [stage.channels for stage in stages] == channels and stages[-1].cell == (patch, patch)
+    assert ConvStem(config)(torch.randn(1, 3, 6 * patch, 6 * patch)).shape == (1, 36, 128)
+    with pytest.raises(VitrailError, match="stem_maps 'wide' goes with stem 'conv'"):
+        config.replace(stem="linear")
+
+
 def test_conv_stem_tokens_are_in_row_major_order(lively):
     stem = lively(tiny(stem="conv")).stem
     images = torch.randn(1, 3, 24, 32)

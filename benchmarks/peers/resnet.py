@@ -88,7 +88,9 @@ def train(model: nn.Module, part: Path, given: argparse.Namespace) -> dict[str, 
             break
         for group in optimizer.param_groups:
             group["lr"] = given.lr * rate(seconds / max(1e-9, budget - begin))
-        images = [trivial(random_flip(random_resized_crop(pictures[i], given.size))) for i in chosen]
+        images = [random_flip(random_resized_crop(pictures[i], given.size, given.crop)) for i in chosen]
+        if given.changes:
+            images = [trivial(image) for image in images]
         loss = F.cross_entropy(model(stack(images, mean, std)), labels[chosen], label_smoothing=SMOOTHING)
         optimizer.zero_grad()
         loss.backward()
@@ -125,6 +127,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--crop", type=float, required=True)
+    parser.add_argument("--changes", action="store_true")
     for name, default in (("size", 128), ("batch-size", 64), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 PATCH_SIZES = (8, 14, 16, 32)
 # The config as text, in the lecture's order.
 CONFIG_LINES = {
-    "image": ("image_size", "patch_size", "channels", "stem", "stem_blocks", "feature_channels", "patch_bias"),
+    "image": (
+        "image_size",
+        "patch_size",
+        "channels",
+        "stem",
+        "stem_blocks",
+        "stem_maps",
+        "feature_channels",
+        "patch_bias",
+    ),
     "prefix": ("cls_token", "cls_init", "distillation", "registers", "queries"),
     "positions": ("positions", "cls_position", "block_positions", "resample", "rotary_base", "stem_norm"),
     "blocks": ("width", "depth", "heads", "qkv_bias", "qk_norm", "mlp_width", "activation"),

@@ -150,6 +150,7 @@ def test_given_parts_stay(photos: Callable[..., Path]) -> None:
     folder = photos(*(f"train/{label}/{n}.png" for label in "ab" for n in range(6)), "test/a/1.png", "test/b/2.png")
     parted = hold_out(collect(folder))
     assert len(parted.part("test")) == 2 and parted.part("val") and parted.part("train")
+    assert "10 % of train will be held out" in collect(folder).describe()
     folder = photos("val/a/9.png", "val/b/9.png")
     again = hold_out(collect(folder))
     assert len(again.part("val")) == 2 and len(again.part("train")) == 12

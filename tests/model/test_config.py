@@ -19,6 +19,7 @@ ALL_CHANGED = {
     "channels": 4,
     "stem": "features",
     "stem_blocks": 0,  # goes with another stem
+    "stem_maps": "fine",  # so does this
     "feature_channels": 12,
     "patch_bias": False,
     "cls_token": True,
@@ -56,7 +57,7 @@ ALL_CHANGED = {
 }
 
 
-CONFIGS = [ViTConfig(), ViTConfig(**ALL_CHANGED), ViTConfig(stem="conv", stem_blocks=3)]
+CONFIGS = [ViTConfig(), ViTConfig(**ALL_CHANGED), ViTConfig(stem="conv", stem_blocks=3, stem_maps="wide")]
 
 
 # ---- JSON both ways

@@ -29,6 +29,7 @@ VARIANTS: list[dict] = [
     {"stem": "conv"},
     {"stem": "conv", "stem_blocks": 2, "image_size": 32, "patch_size": 4},
     {"stem": "conv", "patch_size": (4, 16), "channels": 5},
+    {"stem": "conv", "stem_maps": "wide", "stem_blocks": 1, "image_size": 64},
     {"stem": "conv", "image_size": 45, "patch_size": 15, "patch_bias": False},
     {"stem": "conv", "patch_size": 1, "image_size": 6},
     {"stem": "features", "feature_channels": 24},

@@ -57,6 +57,9 @@ def test_cifar_and_photos():
     assert (small.image_size, small.patch_size) == ((32, 32), (4, 4))
     photo = config_of(choose_model(Settings(), facts(height=480, width=640, images=3000))[0], {"classes": 5})
     assert photo.image_size == (128, 128) and photo.patch_size == (16, 16)
+    assert (small.stem_maps, photo.stem_maps) == ("fine", "wide")
+    masks = choose_model(Settings(), facts(height=480, width=640, images=3000, task="segment"))[0]
+    assert masks.model.stem_maps == "fine"  # which its decoder reads
     ViT(small)
 
 
@@ -73,13 +76,16 @@ def test_what_was_asked_wins():
 def test_the_more_often_an_image_is_seen_the_more_it_changes():
     few, _ = choose_recipe(Settings(), facts(), 8)
     some, _ = choose_recipe(Settings(), facts(), 30)
-    many, why = choose_recipe(Settings(), facts(), 100)
+    many, why = choose_recipe(Settings(), facts(), 200)
     assert (few.augment.policy, some.augment.policy, many.augment.policy) == ("none", "trivial", "trivial")
+    assert few.augment.crop == 1 and few.augment.shift == 0.1 and some.augment.shift == 0
+    photo = Settings().with_values({"model.image_size": 128})
+    assert choose_recipe(photo, facts(), 8)[0].augment.crop == 0.75
     assert few.augment.crop > some.augment.crop > many.augment.crop
     assert few.train.cutmix == 0 and many.train.cutmix > 0 and "cutmix" in why[0]
-    assert choose_recipe(Settings(), facts(task="regress"), 100)[0].train.mixup == 0
+    assert choose_recipe(Settings(), facts(task="regress"), 200)[0].train.mixup == 0
     kept = Settings().with_values({"augment.policy": "none", "train.mixup": 0.0, "augment.erase": 0.0})
-    assert choose_recipe(kept, facts(), 100)[0].augment.policy == "none"
+    assert choose_recipe(kept, facts(), 200)[0].augment.policy == "none"
 
 
 @pytest.mark.parametrize(

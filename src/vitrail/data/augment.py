@@ -25,6 +25,7 @@ class Augmentation:
 
     crop: tuple[float, float] = (0.35, 1.0)  # part of the area that is kept
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    shift: float = 0.0  # part of a side that it is moved by at most
     flip: str = "horizontal"  # none, horizontal, vertical, both; off when it changes the label
     # none; trivial: one random change of random strength; rand: `changes` of them at `strength`; colour: as trivial,
     # but nothing is turned, sheared or shifted, which would leave a box no longer tight around its object
@@ -54,7 +55,8 @@ def augment(
     images = pixels.permute(0, 3, 1, 2).float() / 255  # (B, C, H, W)
     draw = _draw(seed, epoch, indices, 10, "place")  # one column a decision
     moves = crop_maps(torch.from_numpy(np.asarray(sizes)).float(), target, fit, how, draw[:, :4])
-    moves = moves @ flip_maps(how.flip, draw[:, 4:6])
+    moves = moves @ shift_maps(how.shift, draw[:, 4:6], target)
+    moves = moves @ flip_maps(how.flip, mirrored(seed, epoch, indices))
     changes = []
     for k in range({"none": 0, "trivial": 1, "colour": 1, "rand": how.changes}[how.policy]):
         which, strength = _draw(seed, epoch, indices, 2, f"change{k}").unbind(1)
@@ -107,12 +109,27 @@ def crop_maps(sizes: Tensor, target: tuple[int, int], fit: str, how: Augmentatio
     return maps
 
 
-def flip_maps(flip: str, draw: Tensor) -> Tensor:
+def shift_maps(shift: float, draw: Tensor, target: tuple[int, int]) -> Tensor:
+    """Whole pixels of the result: a small picture that is not resized on top of it stays as sharp as it was."""
     maps = torch.eye(3).repeat(len(draw), 1, 1)
+    sides = torch.tensor([target[1], target[0]])
+    maps[:, :2, 2] = 2 * torch.round((draw * 2 - 1) * shift * sides) / sides
+    return maps
+
+
+def mirrored(seed: int, epoch: int, indices: np.ndarray) -> Tensor:
+    """Whether each image is flipped across and down, (B, 2): by chance in the first epoch, then in turn, so that a
+    short run sees both sides of every image equally often."""
+    first = _draw(seed, 0, indices, 2, "mirror") < 0.5
+    return first ^ torch.tensor([bool(epoch & 1), bool(epoch & 2)])
+
+
+def flip_maps(flip: str, mirrored: Tensor) -> Tensor:
+    maps = torch.eye(3).repeat(len(mirrored), 1, 1)
     if flip in ("horizontal", "both"):
-        maps[:, 0, 0] = 1 - 2 * (draw[:, 0] < 0.5).float()
+        maps[:, 0, 0] = 1 - 2 * mirrored[:, 0].float()
     if flip in ("vertical", "both"):
-        maps[:, 1, 1] = 1 - 2 * (draw[:, 1] < 0.5).float()
+        maps[:, 1, 1] = 1 - 2 * mirrored[:, 1].float()
     return maps
 
 

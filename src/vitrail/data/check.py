@@ -20,7 +20,7 @@ from vitrail.data.examine import Examined, examine
 from vitrail.data.findings import SEVERITIES, Finding, by_weight
 from vitrail.data.layouts import collect
 from vitrail.data.names import counted, shown
-from vitrail.data.split import FRACTION, hold_out
+from vitrail.data.split import hold_out
 from vitrail.data.threads import Progress, in_threads
 
 _IN_TEXT = 5  # examples that the text shows of each finding
@@ -116,7 +116,7 @@ def check(
     targets: Sequence[str] | None = None,
     dense: DenseOptions | None = None,
     fast: bool = False,
-    fraction: float = FRACTION,
+    fraction: float | None = None,
     seed: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -125,7 +125,7 @@ def check(
 
     dense: what is not found by itself about masks and boxes.
     fast: what `train` does first: headers and bytes only. No pixel is decoded, and no near copies are looked for.
-    fraction, seed: of the split that training would make, where DATA has no validation part.
+    fraction (None: the usual one), seed: of the split that training would make, where DATA has no validation part.
     """
     start = time.perf_counter()
     collection = data

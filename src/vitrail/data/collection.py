@@ -64,6 +64,12 @@ class Collection:
     def has_validation(self) -> bool:
         return any(item.split == "val" for item in self.items)
 
+    @property
+    def usual_holdout(self) -> float:
+        """The part of train that is held out where there is no validation part. With a test part it does not measure
+        the model, it only chooses among its weights."""
+        return 0.1 if any(item.split == "test" for item in self.items) else 0.2
+
     def part(self, split: str) -> tuple[Item, ...]:
         """The items of train, val or test; those without a part count as train."""
         return tuple(item for item in self.items if (item.split or "train") == split)
@@ -74,7 +80,7 @@ class Collection:
         found = Counter(label for item in items for label in item.classes())
         return [found[number] for number in range(len(self.labels))]
 
-    def describe(self, fraction: float = 0.2) -> str:
+    def describe(self, fraction: float | None = None) -> str:
         """The one line that says what was found and how it was taken."""
         where, images = self._where(), counted(len(self.items), "image")
         classes = counted(len(self.labels), "class", "classes")
@@ -93,7 +99,7 @@ class Collection:
         if self.has_validation:
             return what
         of = " of train" if any(item.split for item in self.items) else ""
-        return f"{what}, no validation part: {100 * fraction:.3g} %{of} will be held out"
+        return f"{what}, no validation part: {100 * (fraction or self.usual_holdout):.3g} %{of} will be held out"
 
     def _where(self) -> str:
         by_part = " by part" if any(item.split for item in self.items) else ""

@@ -1,7 +1,7 @@
 """Holding images out for validation, so that the side of each is decided once and for good.
 
-The rule. Every image has a number between 0 and 1, made from its bytes and the seed; below the fraction (0.2) it is
-held out. So its side depends on itself alone, and adding, removing or renaming files moves nothing; classes are held
+The rule. Every image has a number between 0 and 1, made from its bytes and the seed; below the fraction it is held
+out. So its side depends on itself alone, and adding, removing or renaming files moves nothing; classes are held
 out in the same proportion, within chance. Images with the same bytes have the same number. A group (the `group`
 column) has one number, made from its name, and everything that shares a group or its bytes is one unit, which is
 never divided.
@@ -28,15 +28,16 @@ from vitrail.data.names import nfc
 from vitrail.data.threads import Progress, in_threads
 from vitrail.errors import VitrailError
 
-FRACTION = 0.2
 ENOUGH = 5  # units in a class from which one is always held out
 
 
 def hold_out(
-    collection: Collection, fraction: float = FRACTION, seed: int = 0, digests: Sequence[bytes] | None = None
+    collection: Collection, fraction: float | None = None, seed: int = 0, digests: Sequence[bytes] | None = None
 ) -> Collection:
     """The same collection with every item in a part. One that has a validation part stays as it is; else a fraction of
-    train becomes val, and test is not touched. `digests`: of the items' bytes, where they are known already."""
+    train (None: the usual one) becomes val, and test is not touched. `digests`: of the items' bytes, where they are
+    known already."""
+    fraction = collection.usual_holdout if fraction is None else fraction
     if not 0 < fraction < 1:
         raise VitrailError(f"the fraction to hold out is between 0 and 1, not {fraction}")
     if collection.has_validation:

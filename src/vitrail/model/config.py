@@ -13,6 +13,7 @@ from vitrail.errors import VitrailError
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "stem": ("linear", "conv", "features"),
+    "stem_maps": ("fine", "wide"),
     "positions": ("learned", "sincos1d", "sincos2d", "rotary", "none"),
     "cls_position": ("learned", "fixed", "none"),
     "cls_init": ("normal", "zeros"),
@@ -42,6 +43,7 @@ class ViTConfig:
     channels: int = 3
     stem: str = "linear"  # linear: flatten and project; conv: small convolutions; features: the user's CNN
     stem_blocks: int = 0  # residual convolutions after each stride of stem="conv": slower, learns more from few images
+    stem_maps: str = "fine"  # of stem="conv": fine, a map after each halving; wide, no large ones, but more channels
     feature_channels: int | None = None  # F, the channels of the user's CNN; only with stem="features"
     patch_bias: bool = True  # CLIP has none
 
@@ -276,6 +278,8 @@ class ViTConfig:
             raise VitrailError("stem 'features' needs feature_channels, the channels of your CNN's feature map")
         if self.stem != "conv" and self.stem_blocks:
             raise VitrailError(f"stem_blocks {self.stem_blocks} goes with stem 'conv', not {self.stem!r}")
+        if self.stem != "conv" and self.stem_maps != "fine":
+            raise VitrailError(f"stem_maps {self.stem_maps!r} goes with stem 'conv', not {self.stem!r}")
         if self.stem != "features" and self.feature_channels is not None:
             raise VitrailError(f"feature_channels {self.feature_channels} goes with stem 'features', not {self.stem!r}")
         if self.head_width is not None and self.head not in HEADS_WITH_WIDTH:

@@ -99,13 +99,17 @@ def feed_of(
 ) -> Feed:
     """What is still to be chosen, while the pace is measured, is taken to be the dearest."""
     train, augment = settings.train, settings.augment
+    crop = augment.crop or 0.5
+    tallest = max(crop, 3 / 4)  # another aspect cuts away too: a picture that is kept whole keeps its own
     return Feed(
         store=store,
         truths=truths,
         order=order,
         preprocessing=preprocessing,
         augmentation=Augmentation(
-            crop=(augment.crop or 0.5, 1.0),
+            crop=(crop, 1.0),
+            aspect=(tallest, 1 / tallest),
+            shift=max(augment.shift, 0.0),
             flip="horizontal" if augment.flip == "auto" else augment.flip,
             policy="trivial" if augment.policy == "auto" else augment.policy,
             changes=augment.changes,

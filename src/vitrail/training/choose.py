@@ -56,7 +56,7 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
         size = asked.image_size or config.image_size[0]
         values |= _shape(settings, config.patch_size[0], config.width, config.depth, config.heads, (size, size))
         values |= {"model.stem": _or(asked.stem, config.stem), "model.pool": _or(asked.pool, config.pool)}
-        values |= {"model.stem_blocks": max(asked.stem_blocks, 0)}
+        values |= {"model.stem_blocks": max(asked.stem_blocks, 0), "model.stem_maps": _or(asked.stem_maps, "fine")}
         why = f"model: {asked.model} as asked"
     else:
         if facts.task in DENSE_TASKS:
@@ -69,7 +69,9 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
         values |= _shape(settings, patch, width, depth, width // 32, sizes)
         stem = _or(asked.stem, "conv")
         blocks = asked.stem_blocks if asked.stem_blocks >= 0 else 2 * (stem == "conv")
+        maps = "wide" if stem == "conv" and size > SMALL and facts.task not in DENSE_TASKS else "fine"
         values |= {"model.stem": stem, "model.stem_blocks": blocks, "model.pool": _or(asked.pool, "mean")}
+        values |= {"model.stem_maps": _or(asked.stem_maps, maps)}
         why = ""
     done = settings.with_values(values | {"train.batch_size": settings.train.batch_size or _batch(facts, size)})
     model = done.model
@@ -87,7 +89,7 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
 def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Settings, list[str]]:
     """Augmentation and regularisation by how often an image is seen again: the more often, the more it must differ."""
     tuned = bool(settings.model.start)
-    many, several = epochs >= 60, epochs >= 15
+    many, several = epochs >= 150, epochs >= 15
     flips = "none" if facts.task == "regress" or turns_meaning(facts.labels) else "horizontal"
     dense = facts.task in DENSE_TASKS
     train, augment = settings.train, settings.augment
@@ -95,10 +97,12 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     keeps_geometry = dense or facts.task == "regress"  # what is to be told may be a place, a size or a count
     usual_policy = ("colour" if keeps_geometry else "trivial") if several else "none"
     usual_crop = 0.35 if many else 0.5 if several else 0.75
-    if facts.task == "regress":
+    shifts = not several and not keeps_geometry and max(settings.model.image_size, settings.model.image_width) <= SMALL
+    if facts.task == "regress" or shifts:
         usual_crop = 1.0
     values: dict[str, Any] = {
         "augment.crop": augment.crop or usual_crop,
+        "augment.shift": augment.shift if augment.shift >= 0 else (0.1 if shifts else 0.0),
         "augment.flip": flips if augment.flip == "auto" else augment.flip,
         "augment.policy": usual_policy if augment.policy == "auto" else augment.policy,
         "augment.erase": augment.erase if augment.erase >= 0 else (0.25 if many and not dense else 0.0),
@@ -108,6 +112,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     }
     done = settings.with_values(values)
     extras = [] if done.augment.crop == 1 else [f"crops from {done.augment.crop:.0%}"]
+    extras += [f"shifts up to {done.augment.shift:.0%}"] if done.augment.shift else []
     extras += [f"flips {done.augment.flip}"]
     extras += [] if done.augment.policy == "none" else [f"{done.augment.policy} changes"]
     extras += [name for name, on in (("mixup", done.train.mixup), ("cutmix", done.train.cutmix)) if on]
@@ -157,6 +162,7 @@ def config_of(settings: Settings, head: Mapping[str, Any]) -> ViTConfig:
         heads=model.heads,
         stem=model.stem,
         stem_blocks=model.stem_blocks,
+        stem_maps=model.stem_maps,
         **head,
         dropout=train.dropout,
         drop_path=max(train.drop_path, 0.0),
@@ -228,7 +234,7 @@ def _batch(facts: Facts, size: int) -> int:
     largest = 256 if size <= PHOTO else 8 if facts.task == "segment" else 64
     if 0 < facts.minutes < SHORT:
         largest = min(largest, {"segment": 16, "detect": 16, "regress": 32}.get(facts.task, 64))
-    while largest > 16 and facts.images < 16 * largest:
+    while largest > 16 and facts.images < (32 if largest > 64 else 16) * largest:
         largest //= 2
     return min(largest, max(2, facts.images - facts.images % 2))
 

@@ -60,7 +60,7 @@ def provenance(
     return {
         "vitrail": __version__,
         "torch": torch.__version__,
-        "holdout": settings.data.validation if prepared.automatic else None,
+        "holdout": prepared.holdout,
         "seed": settings.train.seed,
         "ignore": settings.data.ignore,
         "sample": prepared.sample,

@@ -41,7 +41,7 @@ class Prepared:
     findings: tuple[Finding, ...]
     fingerprint: str  # of the images and what is to be learnt from them
     sample: list[str]
-    automatic: bool  # the validation part was held out by us
+    holdout: float | None  # the fraction of train that became the validation part; None: DATA has its own
     sizes: tuple[int, int]  # median height and width
     grey: bool
     channels: int
@@ -93,9 +93,8 @@ def prepare_data(data: str, how: Data, seed: int, progress: Progress) -> Prepare
         targets=[name.strip() for name in how.targets.split(",")] if how.targets else None,
         dense=DenseOptions(classes=how.classes, colours=how.colours, ignore=how.ignore, pairs=how.pairs),
     )
-    report = check(
-        collection, fast=True, fraction=how.validation, seed=seed, progress=progress.counter("looking at images")
-    )
+    holdout = None if collection.has_validation else how.validation or collection.usual_holdout
+    report = check(collection, fast=True, fraction=holdout, seed=seed, progress=progress.counter("looking at images"))
     progress.say(f"data: {report.description}")
     for finding in report.findings:
         if finding.severity != "note":
@@ -110,10 +109,10 @@ def prepare_data(data: str, how: Data, seed: int, progress: Progress) -> Prepare
         raise VitrailError(
             f"{shown(collection.root)}: no image could be held out to measure the model on; add more images"
         )
-    return _prepared(report, usable, automatic=not collection.has_validation)
+    return _prepared(report, usable, holdout)
 
 
-def _prepared(report: CheckReport, usable: Collection, automatic: bool) -> Prepared:
+def _prepared(report: CheckReport, usable: Collection, holdout: float | None) -> Prepared:
     known = [one.facts for one in report.examined if one.facts is not None and one.problem is None]
     digests = {one.path: one.digest.hex() for one in report.examined}
     rows = [f"{digests[item.path]} {item.target} {item.split}" for item in usable.items]
@@ -124,7 +123,7 @@ def _prepared(report: CheckReport, usable: Collection, automatic: bool) -> Prepa
         findings=report.findings,
         fingerprint=hashlib.sha256("\n".join(rows).encode()).hexdigest()[:32],
         sample=sorted({digests[item.path] for item in usable.part("train")})[:SAMPLE],
-        automatic=automatic,
+        holdout=holdout,
         sizes=(round(median(facts.height for facts in known)), round(median(facts.width for facts in known))),
         grey=all(facts.mode in GREY or facts.mode.endswith(" x 1") for facts in known),
         channels=min(extra) if extra else 3,

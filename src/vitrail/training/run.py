@@ -95,6 +95,8 @@ class Session:
         prepared = self.processes.from_main(prepare)
         assert isinstance(prepared, Prepared)
         self.prepared = prepared
+        if prepared.holdout is not None:
+            self.settings = self.settings.with_values({"data.validation": prepared.holdout})
         try:
             loop = self._ready(resume)
         except (MemoryError, RuntimeError) as error:

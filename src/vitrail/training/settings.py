@@ -33,7 +33,12 @@ class Data:
     colours: str = setting("", "masks in RGB: a file with lines 'red green blue name'; empty: looked for")
     ignore: int = setting(-1, "masks: the value of pixels that do not count; -1: 255", low=-1, high=255)
     pairs: str = setting("", "folders of images and masks, 'train:trainannot, val:valannot'; empty: recognised")
-    validation: float = setting(0.2, "part held out when the data has no validation part", low=0.01, high=0.9)
+    validation: float = setting(
+        0.0,
+        "part held out when the data has no validation part; 0: a fifth, or a tenth beside a test part",
+        low=0,
+        high=0.9,
+    )
     cache: str = setting(
         "auto",
         "decoded images: kept in memory, in a file, or decoded anew each time",
@@ -56,6 +61,12 @@ class Model:
     heads: int = setting(0, "of attention; 0: the model's, and at least 32 dims each with auto", low=0)
     stem: str = setting("auto", "conv learns more from few images", choices=("auto", "linear", "conv"))
     stem_blocks: int = setting(-1, "residual convolutions after each stride of the conv stem; -1: chosen", low=-1)
+    stem_maps: str = setting(
+        "auto",
+        "of the conv stem: fine, from half the resolution on; wide, from a quarter on with more channels; auto: wide "
+        "for photos, fine for segment and detect",
+        choices=("auto", "fine", "wide"),
+    )
     pool: str = setting(
         "auto", "what the head reads: [CLS] or the mean of the patches", choices=("auto", "cls", "mean")
     )
@@ -118,6 +129,9 @@ class Recipe:
 @dataclass(frozen=True, kw_only=True)
 class Augment:
     crop: float = setting(0.0, "smallest part of a picture's area that a crop keeps; 0: chosen", low=0, high=1)
+    shift: float = setting(
+        -1.0, "part of its side that a picture is moved by at most, in whole pixels; -1: chosen", low=-1, high=0.5
+    )
     flip: str = setting(
         "auto",
         "off when it changes the label; auto: horizontal, but none for digits, letters, left and right",
