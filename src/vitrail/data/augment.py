@@ -25,7 +25,6 @@ class Augmentation:
 
     crop: tuple[float, float] = (0.35, 1.0)  # part of the area that is kept
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
-    shift: float = 0.0  # part of a side that it is moved by at most
     flip: str = "horizontal"  # none, horizontal, vertical, both; off when it changes the label
     # none; trivial: one random change of random strength; rand: `changes` of them at `strength`; colour: as trivial,
     # but nothing is turned, sheared or shifted, which would leave a box no longer tight around its object
@@ -53,9 +52,8 @@ def augment(
     goes over its edges, squash ignores its aspect, window keeps its scale. `fill` is the colour beyond the edges.
     """
     images = pixels.permute(0, 3, 1, 2).float() / 255  # (B, C, H, W)
-    draw = _draw(seed, epoch, indices, 10, "place")  # one column a decision
+    draw = _draw(seed, epoch, indices, 8, "place")  # one column a decision
     moves = crop_maps(torch.from_numpy(np.asarray(sizes)).float(), target, fit, how, draw[:, :4])
-    moves = moves @ shift_maps(how.shift, draw[:, 4:6], target)
     moves = moves @ flip_maps(how.flip, mirrored(seed, epoch, indices))
     changes = []
     for k in range({"none": 0, "trivial": 1, "colour": 1, "rand": how.changes}[how.policy]):
@@ -71,7 +69,7 @@ def augment(
     for op, strength in changes:
         images = recolour(images, op, strength)
     if how.erase > 0:
-        images = erased(images, how.erase, draw[:, 6:], beyond)
+        images = erased(images, how.erase, draw[:, 4:], beyond)
     return images, moves
 
 
@@ -106,14 +104,6 @@ def crop_maps(sizes: Tensor, target: tuple[int, int], fit: str, how: Augmentatio
     maps[:, 0, 0], maps[:, 1, 1], maps[:, 2, 2] = scale_x, scale_y, 1
     maps[:, 0, 2] = (draw[:, 2] * 2 - 1) * (1 - scale_x).abs()
     maps[:, 1, 2] = (draw[:, 3] * 2 - 1) * (1 - scale_y).abs()
-    return maps
-
-
-def shift_maps(shift: float, draw: Tensor, target: tuple[int, int]) -> Tensor:
-    """Whole pixels of the result: a small picture that is not resized on top of it stays as sharp as it was."""
-    maps = torch.eye(3).repeat(len(draw), 1, 1)
-    sides = torch.tensor([target[1], target[0]])
-    maps[:, :2, 2] = 2 * torch.round((draw * 2 - 1) * shift * sides) / sides
     return maps
 
 

@@ -188,7 +188,7 @@ def conv_stages(config: ViTConfig) -> list[ConvStage]:
     """Of the conv stem: the last one's cells are the patches.
 
     Wide maps: a CPU multiplies faster where there are many channels, and large maps take it long. At 128 px and D = 128
-    a training step on half of the tokens has 1.6 times the multiplications of one with fine maps, in 1.13 times the time.
+    a training step on half of the tokens multiplies 1.6 times as much as with fine maps, in 1.13 times the time.
     """
     down, across = map(_prime_factors, config.patch_size)
     strides = list(zip_longest(down, across, fillvalue=1)) or [(1, 1)]

@@ -109,7 +109,6 @@ def feed_of(
         augmentation=Augmentation(
             crop=(crop, 1.0),
             aspect=(tallest, 1 / tallest),
-            shift=max(augment.shift, 0.0),
             flip="horizontal" if augment.flip == "auto" else augment.flip,
             policy="trivial" if augment.policy == "auto" else augment.policy,
             changes=augment.changes,

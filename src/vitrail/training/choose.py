@@ -97,12 +97,10 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     keeps_geometry = dense or facts.task == "regress"  # what is to be told may be a place, a size or a count
     usual_policy = ("colour" if keeps_geometry else "trivial") if several else "none"
     usual_crop = 0.35 if many else 0.5 if several else 0.75
-    shifts = not several and not keeps_geometry and max(settings.model.image_size, settings.model.image_width) <= SMALL
-    if facts.task == "regress" or shifts:
+    if facts.task == "regress":
         usual_crop = 1.0
     values: dict[str, Any] = {
         "augment.crop": augment.crop or usual_crop,
-        "augment.shift": augment.shift if augment.shift >= 0 else (0.1 if shifts else 0.0),
         "augment.flip": flips if augment.flip == "auto" else augment.flip,
         "augment.policy": usual_policy if augment.policy == "auto" else augment.policy,
         "augment.erase": augment.erase if augment.erase >= 0 else (0.25 if many and not dense else 0.0),
@@ -112,7 +110,6 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     }
     done = settings.with_values(values)
     extras = [] if done.augment.crop == 1 else [f"crops from {done.augment.crop:.0%}"]
-    extras += [f"shifts up to {done.augment.shift:.0%}"] if done.augment.shift else []
     extras += [f"flips {done.augment.flip}"]
     extras += [] if done.augment.policy == "none" else [f"{done.augment.policy} changes"]
     extras += [name for name, on in (("mixup", done.train.mixup), ("cutmix", done.train.cutmix)) if on]

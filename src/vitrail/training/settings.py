@@ -129,9 +129,6 @@ class Recipe:
 @dataclass(frozen=True, kw_only=True)
 class Augment:
     crop: float = setting(0.0, "smallest part of a picture's area that a crop keeps; 0: chosen", low=0, high=1)
-    shift: float = setting(
-        -1.0, "part of its side that a picture is moved by at most, in whole pixels; -1: chosen", low=-1, high=0.5
-    )
     flip: str = setting(
         "auto",
         "off when it changes the label; auto: horizontal, but none for digits, letters, left and right",
