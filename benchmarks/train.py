@@ -2,7 +2,7 @@
 
     python benchmarks/train.py data cifar10                       image folders, once (also fashion-mnist, flowers)
     python benchmarks/train.py accuracy cifar10 --minutes 30      vitrail train, then vitrail evaluate on the test part
-    python benchmarks/train.py peer flowers --minutes 20          timm's ResNet-18 in the same time on the same photos
+    python benchmarks/train.py peer flowers --minutes 30          timm's ResNet-18 in the same time on the same photos
     python benchmarks/train.py throughput                         whole pipelines, images a second, three side by side
     python benchmarks/train.py loader                             feeding alone
 

@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
         f"| {percent(accuracy, images)} | {size} px | {images:,} | {told['wall'] / 60:.1f} min "
         f"| {told['images_per_second']:,.0f} | {told['epochs']:.1f} |",
     ]
-    write_section(
-        arguments.results, f"Peer: ResNet-18 on {arguments.name}, {arguments.minutes:g} minutes", lines, PACKAGES
-    )
+    recipe = "crops and flips" + " and TrivialAugment" * arguments.changes
+    title = f"Peer: ResNet-18 on {arguments.name}, {arguments.minutes:g} minutes, {recipe}"
+    write_section(arguments.results, title, lines, PACKAGES)
 
 
 PACKAGES = ("torch", "timm", "pillow")
