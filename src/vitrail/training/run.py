@@ -43,6 +43,7 @@ from vitrail.training.prepare import NAMED, Prepared, colours, prepare_data, sto
 from vitrail.training.progress import Progress, standard
 from vitrail.training.settings import Settings
 from vitrail.training.state import Saved, States, collect_tensors, restore_tensors
+from vitrail.training.whitening import start_from_pictures
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
@@ -188,7 +189,9 @@ class Session:
         self.store: Store = Whole(store, len(paths), bad) if bad else store
         if not self.settings.model.start:
             mean, std = colours(self.store, len(paths) - len(bad))
-            self.checkpoint.preprocessing = self.checkpoint.preprocessing.replace(mean=mean, std=std)
+            preprocessing = self.checkpoint.preprocessing.replace(mean=mean, std=std)
+            self.checkpoint.preprocessing = preprocessing
+            start_from_pictures(self.checkpoint.model.stem, self.store, len(paths) - len(bad), preprocessing)
         self.parts = self._parts(shape)
         broken = {paths[place]: error for place, error in bad.items()}
         broken |= self.parts.unusable("val") | self.parts.unusable("test")
