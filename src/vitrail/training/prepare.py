@@ -11,6 +11,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitrail.data.check import CheckReport, check
 from vitrail.data.collection import Collection, Item
@@ -147,9 +148,14 @@ def stored_shape(prepared: Prepared, how: Preprocessing) -> Shape:
     return Shape(height, width, channels)
 
 
+def spread_over(count: int, most: int) -> NDArray[np.int64]:
+    """Places of some pictures of a set, evenly: sets are ordered by class."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+
+
 def colours(store: Store, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel over some training pictures, in 0..1."""
-    places = np.unique(np.linspace(0, count - 1, min(count, 500)).astype(np.int64))
+    places = spread_over(count, 500)
     total = squares = torch.zeros((), dtype=torch.float64)
     seen = 0
     for start in range(0, len(places), 50):

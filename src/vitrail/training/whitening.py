@@ -7,7 +7,6 @@ one run each: 65.0 %, with random ones 61.6 %.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from vitrail.data.inputs import normalise
 from vitrail.data.store import Store
 from vitrail.model.patches import ConvStem
+from vitrail.training.prepare import spread_over
 from vitrail.weights.preprocessing import Preprocessing
 
 PICTURES = 200
@@ -29,8 +29,7 @@ def start_from_pictures(stem: nn.Module, store: Store, count: int, how: Preproce
     first = stem.layers[0]
     assert isinstance(first, nn.Conv2d)
     if 2 * first.weight[0].numel() <= len(first.weight):
-        places = np.unique(np.linspace(0, count - 1, min(count, PICTURES)).astype(np.int64))
-        whiten(first, normalise(store.take(places)[0], how))
+        whiten(first, normalise(store.take(spread_over(count, PICTURES))[0], how))
 
 
 @torch.no_grad()
