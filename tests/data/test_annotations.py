@@ -457,6 +457,14 @@ def places(value: Any, path: tuple = ()) -> list[tuple]:
     return [path, *(place for key, one in inner for place in places(one, (*path, key)))]
 
 
+def test_an_annotation_of_no_image_is_counted_even_where_an_image_has_no_id(photos: Photos) -> None:
+    folder = photos("0.jpg", "1.jpg", "2.jpg")
+    content = coco(GOOD, iscrowd=0)
+    del content["images"][0]["id"], content["annotations"][1]["image_id"]
+    (folder / "a.json").write_text(json.dumps(content))
+    assert "stray-annotations" in {finding.kind for finding in collect(folder / "a.json").findings}
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_coco_file_is_read_or_refused_in_a_sentence(data: st.DataObject, photos: Photos) -> None:

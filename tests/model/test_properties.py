@@ -19,6 +19,8 @@ def configs(draw):
     """Small configs that are meant to be good, over every field."""
     pick = {name: draw(st.sampled_from(choices)) for name, choices in CHOICES.items()}
     pick["head"] = draw(st.sampled_from(["linear", "mlp"]))  # the others answer about places: test_*_heads.py
+    if pick["stem"] != "conv":
+        pick["stem_maps"] = "fine"
     distillation = draw(st.booleans()) and pick["pool"] == "cls"
     cls_token = pick["pool"] in ("cls", "cls_mean") or draw(st.booleans())
     allowed = [None, "none"]
@@ -31,6 +33,7 @@ def configs(draw):
         image_size=(patch[0] * grid[0], patch[1] * grid[1]),
         patch_size=patch,
         channels=draw(st.integers(1, 3)),
+        stem_blocks=draw(st.integers(0, 1)) if pick["stem"] == "conv" else 0,
         feature_channels=draw(st.integers(1, 4)) if pick["stem"] == "features" else None,
         patch_bias=draw(st.booleans()),
         cls_token=cls_token,

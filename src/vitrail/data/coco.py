@@ -136,10 +136,11 @@ def _pictures(
     listed = {image.get("id") for image in content["images"]}
     strange = 0
     for one in content["annotations"]:
-        if one.get("image_id") not in listed:
+        image_id = one.get("image_id")
+        if image_id is None or image_id not in listed:
             strange += 1
-        elif one["image_id"] in pictures:
-            pictures[one["image_id"]].things.append(_thing(one, number, path))
+        elif image_id in pictures:
+            pictures[image_id].things.append(_thing(one, number, path))
     return list(pictures.values()), missing, strange
 
 
