@@ -108,11 +108,11 @@ def test_documented_commands_run(document: Path, samples: Path) -> None:
 
 
 def test_the_demo_runs_and_ends_with_the_report(tmp_path: Path) -> None:
-    done = run([sys.executable, str(ROOT / "examples" / "demo.py"), "--epochs", "3"], tmp_path)
+    done = run([sys.executable, str(ROOT / "examples" / "demo.py"), "--epochs", "1"], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == f"Done. The report of this run: {tmp_path / 'demo' / 'run' / 'report.html'}"
     accuracy = float(re.findall(r"^accuracy +([\d.]+) %", done.stdout, re.M)[0])
-    assert accuracy > 85  # in 3 epochs; `make demo` has time for about 10, and 97 % or more
+    assert accuracy > 40  # in 1 epoch; `make demo` has time for about 10, and 97 % or more
     assert (tmp_path / "demo" / "run" / "report.html").stat().st_size > 20_000
 
 
