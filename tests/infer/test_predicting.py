@@ -108,7 +108,11 @@ def test_paths_on_standard_input_are_answered_as_they_come(save: Callable[..., P
 def test_an_interruption_leaves_no_half_file(save: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out" / "rows.json"
     command = [*VITRAIL, "predict", str(save()), "-", "--json", str(out)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+
+    def obey() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a suite in the background of a shell would leave ignored
+
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=obey) as run:
         assert run.stdin is not None and run.stderr is not None
         run.stdin.write(os.fsencode(photos) + b"\n")
         run.stdin.flush()
