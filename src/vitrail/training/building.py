@@ -100,7 +100,7 @@ def feed_of(
     """What is still to be chosen, while the pace is measured, is taken to be the dearest."""
     train, augment = settings.train, settings.augment
     crop = augment.crop or 0.5
-    tallest = max(crop, 3 / 4)  # another aspect cuts away too: a picture that is kept whole keeps its own
+    narrowest = max(crop, 3 / 4)  # another aspect cuts away too: a picture that is kept whole keeps its own
     return Feed(
         store=store,
         truths=truths,
@@ -108,7 +108,7 @@ def feed_of(
         preprocessing=preprocessing,
         augmentation=Augmentation(
             crop=(crop, 1.0),
-            aspect=(tallest, 1 / tallest),
+            aspect=(narrowest, 1 / narrowest),
             flip="horizontal" if augment.flip == "auto" else augment.flip,
             policy="trivial" if augment.policy == "auto" else augment.policy,
             changes=augment.changes,
