@@ -179,4 +179,6 @@ def test_a_config_that_is_accepted_can_be_built_and_run(values):
         return
     model = ViT(config, cnn=cnn_for(config)).eval()
     answer = model(torch.zeros(1, config.channels, *config.image_size))
-    assert answer.shape[-1] == (config.classes or config.pooled_width)
+    axis = 1 if config.is_dense and config.head.startswith("mask") else -1  # masks are maps (B, K, h, w)
+    beside = {"box_decoder": 4, "box_tokens": 1 + 4}.get(config.head, 0) if config.is_dense else 0  # no object, a box
+    assert answer.shape[axis] == (config.classes or config.pooled_width) + beside

@@ -138,7 +138,12 @@ def test_boxes_lie_over_the_picture_and_tell_what_their_query_attends_to(seen: S
     assert page.locator("#heads h2").inner_text() == "All heads of the decoder, what finds object 2, <b>road</b>"
     assert page.locator(".shares .number").all_inner_texts()[:2] == ["33 %", "67 %"]
     seen.until_link("object=0-1")
-    page.locator(".line").nth(0).click()
+    page.mouse.move(*seen.patch_at(3, 0, grid=GRID))  # the pointer rests on a patch while the keyboard chooses
+    seen.until_said("Patch 3,0")
+    page.locator(".line").nth(0).focus()
+    page.keyboard.press("Enter")
+    seen.until_link("object=0-0")
+    page.mouse.move(2, 2)
     seen.settle()
     assert seen.colour_of(0, 5, grid=GRID) == BRIGHTEST  # patch 5
     page.mouse.click(*seen.patch_at(2, 1, grid=GRID))  # a patch is asked instead

@@ -173,7 +173,8 @@ async function main() {
   let writing = 0, saying = 0;
   store.listen((state, before) => {
     frame();
-    if (state.peek !== before.peek) return; // pointing is not choosing
+    const chosen = Object.keys(state).some((name) => name !== "peek" && state[name] !== before[name]);
+    if (!chosen) return; // pointing is not choosing
     clearTimeout(writing);
     writing = setTimeout(() => {
       history.replaceState(null, "", toLink(store.get(), model) || location.pathname + location.search);
