@@ -65,10 +65,12 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
             size = asked.image_size or size_for(min(facts.height, facts.width))
             sizes, patch = (size, asked.image_width or size), patch_for(size)
         size = max(sizes)
-        width, depth = width_and_depth(facts)
+        small = size <= SMALL and facts.task not in DENSE_TASKS
+        width, depth = width_and_depth(facts, small)
         values |= _shape(settings, patch, width, depth, width // 32, sizes)
         stem = _or(asked.stem, "conv")
-        blocks = asked.stem_blocks if asked.stem_blocks >= 0 else 2 * (stem == "conv")
+        usual_blocks = 0 if stem != "conv" else 3 if small else 2
+        blocks = asked.stem_blocks if asked.stem_blocks >= 0 else usual_blocks
         maps = "wide" if stem == "conv" and size > SMALL and facts.task not in DENSE_TASKS else "fine"
         values |= {"model.stem": stem, "model.stem_blocks": blocks, "model.pool": _or(asked.pool, "mean")}
         values |= {"model.stem_maps": _or(asked.stem_maps, maps)}
@@ -166,10 +168,14 @@ def config_of(settings: Settings, head: Mapping[str, Any]) -> ViTConfig:
     )
 
 
-def width_and_depth(facts: Facts) -> tuple[int, int]:
-    """What can be trained well on so many images in that time: on a CPU 128 x 4 unless there are hours for it."""
+def width_and_depth(facts: Facts, small: bool = False) -> tuple[int, int]:
+    """What can be trained well on so many images in that time: on a CPU 128 x 4 unless there are hours for it.
+
+    Of small pictures, half of the blocks' time does more in the stem: CIFAR-10 after 6 minutes on one core, one run
+    each: 69.7 % with 2 blocks and 3 convolutions a stage, 66.3 % with 4 and 2.
+    """
     if facts.device == "cpu":
-        return (192, 6) if facts.minutes >= HOURS and facts.images >= MANY else (128, 4)
+        return (192, 6) if facts.minutes >= HOURS and facts.images >= MANY else (128, 2 if small else 4)
     return (384, 12) if facts.images >= MANY and not 0 < facts.minutes < HOURS else (192, 6)
 
 
