@@ -58,6 +58,9 @@ def test_cifar_and_photos():
     photo = config_of(choose_model(Settings(), facts(height=480, width=640, images=3000))[0], {"classes": 5})
     assert photo.image_size == (128, 128) and photo.patch_size == (16, 16)
     assert (small.stem_maps, photo.stem_maps) == ("fine", "wide")
+    assert [(config.depth, config.stem_blocks) for config in (small, photo)] == [(2, 3), (4, 2)]
+    numbers = config_of(choose_model(Settings(), facts(task="regress"))[0], {"classes": 1})
+    assert (numbers.depth, numbers.stem_blocks) == (4, 2)
     masks = choose_model(Settings(), facts(height=480, width=640, images=3000, task="segment"))[0]
     assert masks.model.stem_maps == "fine"  # which its decoder reads
     ViT(small)

@@ -28,6 +28,20 @@ def test_the_steps_are_those_of_torchs_muon(shape):
     assert (ours - theirs).abs().mean() < 0.002
 
 
+@pytest.mark.parametrize("shape", [(2, 24, 24), (3, 24, 200), (3, 200, 24)])
+def test_small_matrices_do_the_work_of_the_whole_iteration(shape):
+    """Also where singular values span nine decades, some are zero, and where there is nothing at all."""
+    torch.manual_seed(0)
+    matrices = torch.randn(shape) * torch.logspace(0, -9, shape[2])
+    matrices[0, 3:7], matrices[-1] = 0, 0
+    x = matrices.double()
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    assert (orthogonalise(matrices) - x).abs().max() < 1e-3
+
+
 def test_a_stack_of_three_is_three_maps():
     torch.manual_seed(0)
     gradient = torch.randn(48, 16)

@@ -65,7 +65,7 @@ def choose_model(settings: Settings, facts: Facts) -> tuple[Settings, list[str]]
             size = asked.image_size or size_for(min(facts.height, facts.width))
             sizes, patch = (size, asked.image_width or size), patch_for(size)
         size = max(sizes)
-        small = size <= SMALL and facts.task not in DENSE_TASKS
+        small = size <= SMALL and facts.task not in (*DENSE_TASKS, "regress")
         width, depth = width_and_depth(facts, small)
         values |= _shape(settings, patch, width, depth, width // 32, sizes)
         stem = _or(asked.stem, "conv")
