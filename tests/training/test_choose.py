@@ -59,6 +59,10 @@ def test_cifar_and_photos():
     assert photo.image_size == (128, 128) and photo.patch_size == (16, 16)
     assert (small.stem_maps, photo.stem_maps) == ("fine", "wide")
     assert [(config.depth, config.stem_blocks) for config in (small, photo)] == [(2, 3), (4, 2)]
+    for changes, fraction in (({}, 32 / 34), ({"height": 8}, 1.0), ({"height": 480, "width": 640}, 1.0)):
+        assert choose_model(Settings(), facts(**changes))[0].model.crop_fraction == fraction
+    whole = Settings().with_values({"augment.crop": 1.0})
+    assert choose_model(whole, facts())[0].model.crop_fraction == 1
     numbers = config_of(choose_model(Settings(), facts(task="regress"))[0], {"classes": 1})
     assert (numbers.depth, numbers.stem_blocks) == (4, 2)
     masks = choose_model(Settings(), facts(height=480, width=640, images=3000, task="segment"))[0]

@@ -61,6 +61,21 @@ def test_the_kept_settings_are_complete_and_train_the_same_again(tmp_path, pictu
         assert torch.equal(one, other)
 
 
+def test_a_run_starts_from_the_pictures_and_shows_the_model_their_middle(tmp_path):
+    write_pictures(tmp_path / "data", side=32)
+    still = {"train.lr": 1e-12, "train.muon_lr": 1e-12, "train.epochs": 1.0, "train.batch_size": 16, "data.workers": 0}
+    checkpoint = train(tmp_path / "data", tmp_path / "run", settings=Settings().with_values(still)).checkpoint
+    kernels = checkpoint.model.stem.layers[0].weight.detach()
+    assert torch.allclose(kernels[:27], -kernels[27:54], atol=1e-5)  # those of training/whitening.py
+    assert checkpoint.preprocessing.crop_fraction == 32 / 34
+    asked = Settings().with_values({**still, "model.crop_fraction": 0.8})
+    checkpoint = train(tmp_path / "data", tmp_path / "asked", settings=asked).checkpoint
+    assert checkpoint.preprocessing.crop_fraction == 0.8
+    tuned = asked.with_values({"model.crop_fraction": 0.0, "model.start": str(tmp_path / "asked" / "model.safetensors")})
+    checkpoint = train(tmp_path / "data", tmp_path / "tuned", settings=tuned).checkpoint
+    assert checkpoint.preprocessing.crop_fraction == 0.8
+
+
 def test_parts_given_by_folders_are_used_as_they_are(tmp_path):
     for part, each in (("train", 20), ("val", 6), ("test", 5)):
         write_pictures(tmp_path / "data" / part, each)

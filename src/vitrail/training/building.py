@@ -34,7 +34,8 @@ def starting_point(settings: Settings, task: Task) -> Checkpoint:
         return _loaded(settings, task)
     network = ViT(config_of(settings, head_fields(settings, task)))
     rule = ("pad" if task.dense else "crop") if model.resize == "auto" else model.resize
-    preprocessing = Preprocessing(size=network.config.image_size, resize=rule)
+    fraction = 1.0 if task.dense else model.crop_fraction or 1.0
+    preprocessing = Preprocessing(size=network.config.image_size, resize=rule, crop_fraction=fraction)
     return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(task.labels))
 
 
@@ -60,7 +61,8 @@ def _loaded(settings: Settings, task: Task) -> Checkpoint:
             if isinstance(head, Head):
                 task.unfold(head.out)  # it answers in real units, and learns in standardised ones
     checkpoint = adapt(checkpoint, labels=task.labels, head=head_fields(settings, task))
-    checkpoint.preprocessing = checkpoint.preprocessing.replace(resize=model.resize)
+    fraction = 1.0 if task.dense else model.crop_fraction  # what is asked about places is asked about all of them
+    checkpoint.preprocessing = checkpoint.preprocessing.replace(resize=model.resize, crop_fraction=fraction)
     checkpoint.task = task.name
     return checkpoint
 

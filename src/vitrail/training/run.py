@@ -174,6 +174,7 @@ class Session:
             {
                 "model.channels": asked.channels or start.config.channels,
                 "model.resize": rule if asked.resize == "auto" else asked.resize,
+                "model.crop_fraction": asked.crop_fraction or start.preprocessing.crop_fraction,
                 "train.batch_size": settings.train.batch_size or min(32, len(self.prepared.train)),
             }
         )
@@ -228,7 +229,8 @@ class Session:
             plan = replace(plan, lengths=(length_of(steps, keep_until, train.warmup),))
         facts = self.prepared.facts(self.processes.device.type, train.minutes)
         self.settings, why = choose_recipe(self.settings, facts, plan.steps * order.batch / order.count)
-        start = starting_point(self.settings, self.task)  # now with its drop path
+        start = starting_point(self.settings, self.task)  # now with its drop path; its weights may be of the pictures
+        start.model.load_state_dict(self.checkpoint.model.state_dict())
         self.checkpoint = replace(start, preprocessing=self.checkpoint.preprocessing)
         plan = replace(plan, reasons=(*self.reasons, *why))
         for line in plan.reasons:

@@ -82,6 +82,13 @@ class Model:
         "detect: pad; window (segment only): pictures keep their scale and are looked at piece by piece",
         choices=("auto", "crop", "pad", "squash", "window"),
     )
+    crop_fraction: float = setting(
+        0.0,
+        "resize crop and squash: the part of a side, in the middle, that the model is shown; 0: nearly all of small "
+        "pictures with classes, all of others, or as the model that is fine-tuned does; segment and detect see all",
+        low=0,
+        high=1,
+    )
     train_only: str = setting("all", "what is trained of a model that is fine-tuned", choices=("all", "head", "lora"))
     lora_rank: int = setting(8, "rank of the low-rank updates with train_only = 'lora'", low=1)
 
