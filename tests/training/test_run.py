@@ -71,7 +71,9 @@ def test_a_run_starts_from_the_pictures_and_shows_the_model_their_middle(tmp_pat
     asked = Settings().with_values({**still, "model.crop_fraction": 0.8})
     checkpoint = train(tmp_path / "data", tmp_path / "asked", settings=asked).checkpoint
     assert checkpoint.preprocessing.crop_fraction == 0.8
-    tuned = asked.with_values({"model.crop_fraction": 0.0, "model.start": str(tmp_path / "asked" / "model.safetensors")})
+    tuned = asked.with_values(
+        {"model.crop_fraction": 0.0, "model.start": str(tmp_path / "asked" / "model.safetensors")}
+    )
     checkpoint = train(tmp_path / "data", tmp_path / "tuned", settings=tuned).checkpoint
     assert checkpoint.preprocessing.crop_fraction == 0.8
 
