@@ -61,8 +61,9 @@ def _loaded(settings: Settings, task: Task) -> Checkpoint:
             if isinstance(head, Head):
                 task.unfold(head.out)  # it answers in real units, and learns in standardised ones
     checkpoint = adapt(checkpoint, labels=task.labels, head=head_fields(settings, task))
-    fraction = 1.0 if task.dense else model.crop_fraction  # what is asked about places is asked about all of them
-    checkpoint.preprocessing = checkpoint.preprocessing.replace(resize=model.resize, crop_fraction=fraction)
+    own = checkpoint.preprocessing
+    fraction = 1.0 if task.dense else model.crop_fraction or own.crop_fraction  # places are asked of all of a picture
+    checkpoint.preprocessing = own.replace(resize=model.resize, crop_fraction=fraction)
     checkpoint.task = task.name
     return checkpoint
 
