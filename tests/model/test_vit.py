@@ -388,6 +388,19 @@ def test_kept_patches_are_those_of_a_model_that_sees_no_others(changes: dict) ->
     torch.testing.assert_close(model(images, keep=some), model.answer(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_the_maps_of_a_conv_stem_are_channels_last_whatever_the_channels(channels: int) -> None:
+    """Grey pictures, which are in both orders at once, went through in the slow one."""
+    model = ViT(preset("mu/4", image_size=16, channels=channels, stem="conv", stem_blocks=1)).eval()
+    images = torch.randn(2, channels, 16, 16)
+    for map in model.stem.maps(images):
+        assert map.is_contiguous(memory_format=torch.channels_last)
+    slow = model.stem.tokens(model.stem.layers(images))
+    torch.testing.assert_close(model.stem(images), slow, rtol=1e-5, atol=1e-5)
+    part = torch.randn(2, 2 * channels, 16, 20)[:, :channels, :, 2:18]  # a view that is in no order
+    torch.testing.assert_close(model.stem(part), model.stem(part.clone()), rtol=1e-5, atol=1e-5)
+
+
 def test_a_conv_stem_with_residual_blocks_keeps_the_grid_and_learns_more() -> None:
     plain, deeper = (ViT(preset("mu/4", image_size=16, stem="conv", stem_blocks=n)) for n in (0, 2))
     images = torch.randn(2, 3, 16, 16)

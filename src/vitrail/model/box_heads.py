@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.dense import DenseHead, Seen
-from vitrail.model.patches import ResidualConv
+from vitrail.model.patches import ResidualConv, channels_last
 from vitrail.model.positions import Grid
 
 PRIOR = 0.01  # the first guess of a cell's score: else the many empty ones drown the few others (RetinaNet)
@@ -101,7 +101,7 @@ class FineGrid(nn.Module):
     def forward(self, tokens: Tensor, grid: Grid, images: Tensor) -> Tensor:
         coarse = self.up(self.norm(tokens)).transpose(1, 2).unflatten(2, grid)  # (B, 4 C, h, w)
         features = F.pixel_shuffle(coarse, self.times)
-        details = self.details(images.contiguous(memory_format=torch.channels_last))
+        details = self.details(channels_last(images))
         if not self.meet:  # patches whose size is no power of two
             details = F.interpolate(details, features.shape[2:], mode="bilinear", align_corners=False)
         return self.mix(features + self.join(details))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.dense import DenseHead, Seen
-from vitrail.model.patches import conv_stages
+from vitrail.model.patches import channels_last, conv_stages
 
 TAPS = 4  # blocks whose tokens the decoder reads: early ones know where, late ones know what
 FINEST = 2  # pixels a cell of the decoder's answer: half the resolution, a quarter of the work
@@ -125,7 +125,7 @@ class Sharpen(nn.Module):
 
     def own(self, picture: Tensor) -> list[Tensor]:
         """The coarsest first."""
-        details = [picture.contiguous(memory_format=torch.channels_last)]
+        details = [channels_last(picture)]
         for convolution in self.details:
             details.append(convolution(details[-1]))
         return details[:0:-1]

@@ -32,6 +32,7 @@ def test_the_token_is_asked_for_until_it_is_right(visit: Callable[..., Seen], gu
     page.locator(".pane .headline").first.wait_for()
     seen.until("document.querySelector('.samples img').naturalWidth > 0")
     assert not page.locator("#token-form").is_visible()
+    seen.until_link("sample=0")  # written a moment after the choice
     page.reload()
     page.locator(".pane .headline").first.wait_for()  # this tab remembers it
 
