@@ -10,6 +10,7 @@ from vitrail.training.choose import (
     choose_model,
     choose_optimizer,
     choose_recipe,
+    choose_view,
     config_of,
     patch_for,
     size_for,
@@ -59,15 +60,39 @@ def test_cifar_and_photos():
     assert photo.image_size == (128, 128) and photo.patch_size == (16, 16)
     assert (small.stem_maps, photo.stem_maps) == ("fine", "wide")
     assert [(config.depth, config.stem_blocks) for config in (small, photo)] == [(2, 3), (4, 2)]
-    for changes, fraction in (({}, 32 / 34), ({"height": 8}, 1.0), ({"height": 480, "width": 640}, 1.0)):
-        assert choose_model(Settings(), facts(**changes))[0].model.crop_fraction == fraction
-    whole = Settings().with_values({"augment.crop": 1.0})
-    assert choose_model(whole, facts())[0].model.crop_fraction == 1
     numbers = config_of(choose_model(Settings(), facts(task="regress"))[0], {"classes": 1})
     assert (numbers.depth, numbers.stem_blocks) == (4, 2)
     masks = choose_model(Settings(), facts(height=480, width=640, images=3000, task="segment"))[0]
     assert masks.model.stem_maps == "fine"  # which its decoder reads
     ViT(small)
+
+
+def view(asked=None, **changes):
+    chosen = choose_model(Settings().with_values(asked or {}), facts(**changes))[0]
+    return choose_view(chosen, facts(**changes)).model.crop_fraction
+
+
+def test_small_pictures_are_shown_by_their_middle_unless_they_are_taken_alike():
+    assert view() == 32 / 34
+    assert view(alike=True) == view(height=8) == view(height=480, width=640) == view(task="regress") == 1
+    assert view({"augment.crop": 1.0}) == view({"model.model": "mu/4", "model.image_size": 32}) == 1
+    assert view({"model.crop_fraction": 0.8}) == view({"model.crop_fraction": 0.8}, alike=True) == 0.8
+
+
+def test_pictures_taken_alike_are_not_flipped_and_hardly_cropped():
+    few = choose_recipe(Settings(), facts(alike=True), epochs=8)
+    assert (few[0].augment.flip, few[0].augment.crop) == ("none", 0.9)
+    assert "flips none (all pictures are taken from one side)" in few[1][0]
+    asked = Settings().with_values({"augment.flip": "horizontal", "augment.crop": 0.6})
+    chosen, why = choose_recipe(asked, facts(alike=True), epochs=8)
+    assert (chosen.augment.flip, chosen.augment.crop) == ("horizontal", 0.6) and "one side" not in why[0]
+    assert choose_recipe(Settings(), facts(), epochs=8)[0].augment.crop == 0.75
+
+
+def test_shorter_runs_have_smaller_batches():
+    sizes = [choose_model(Settings(), facts(minutes=m))[0].train.batch_size for m in (0, 5, 20, 30)]
+    assert sizes == [256, 64, 128, 256]
+    assert choose_model(Settings(), facts(minutes=20, device="cuda"))[0].train.batch_size == 256
 
 
 def test_what_was_asked_wins():

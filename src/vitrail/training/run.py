@@ -25,10 +25,11 @@ from vitrail.model.precision import autocast
 from vitrail.model.vit import Head
 from vitrail.tasks.dense import Dense
 from vitrail.tasks.task import Task, task_for
+from vitrail.training.alikeness import taken_alike
 from vitrail.training.average import Average
 from vitrail.training.building import feed_of, fresh_model, rates_of, starting_point
 from vitrail.training.checks import check_places, check_sharing
-from vitrail.training.choose import choose_model, choose_optimizer, choose_recipe, usual_rate
+from vitrail.training.choose import Facts, choose_model, choose_optimizer, choose_recipe, choose_view, usual_rate
 from vitrail.training.distributed import Processes, distribute, end_processes, start_processes
 from vitrail.training.failure import in_a_sentence, is_out_of_memory
 from vitrail.training.finish import Finished, best_model, provenance
@@ -90,6 +91,7 @@ class Session:
         self.data, self.folder, self.settings = data, folder, settings
         self.processes, self.progress, self.shard, self.begun = processes, progress, shard, begun
         self.states = States(folder.states)
+        self.alike = False  # whether the pictures of a class are all taken from one side; known once they are decoded
 
     def run(self, resume: bool) -> Finished:
         prepare = partial(prepare_data, self.data, self.settings.data, self.settings.train.seed, self.progress)
@@ -116,7 +118,7 @@ class Session:
         check_sharing(self.settings.train, self.processes.world, self.shard)
         check_places(self.settings, self.task)
         self.checkpoint = starting_point(self.settings, self.task)
-        self._decode()
+        self._decode(resume)
         self.plan = Plan.read(self.folder.plan) if resume else self._plan()
         if self.plan.data != self.prepared.fingerprint:
             raise VitrailError(
@@ -140,8 +142,7 @@ class Session:
         return task
 
     def _choose_model(self) -> None:
-        settings, device = self.settings, self.processes.device.type
-        facts = self.prepared.facts(device, settings.train.minutes)
+        settings = self.settings
         if settings.model.start:
             settings = self._fitted_to(settings, load(settings.model.start))
             self.reasons = [f"model: {settings.model.start}, fine-tuned ({settings.model.train_only})"]
@@ -150,7 +151,7 @@ class Session:
                 raise VitrailError(
                     f"model.train_only = {settings.model.train_only!r} needs a model to start from: --from"
                 )
-            settings, self.reasons = choose_model(settings, facts)
+            settings, self.reasons = choose_model(settings, self._facts())
         batch = min(settings.train.batch_size, len(self.prepared.train))
         settings = settings.with_values({"train.batch_size": batch})
         asked = settings.train.lr
@@ -179,7 +180,7 @@ class Session:
             }
         )
 
-    def _decode(self) -> None:
+    def _decode(self, resume: bool) -> None:
         """Every picture is decoded once before the run begins: what is broken is named and left out from the start."""
         how = self.settings.data
         shape = stored_shape(self.prepared, self.checkpoint.preprocessing)
@@ -188,6 +189,8 @@ class Session:
         store = open_store(paths, shape, how.cache, how.cache_gigabytes / self.processes.world, how.workers, count)
         bad = store.broken | self._parts(shape).unknown("train")
         self.store: Store = Whole(store, len(paths), bad) if bad else store
+        if not resume:
+            self._look([item.target for place, item in enumerate(self.prepared.train) if place not in bad])
         if not self.settings.model.start:
             mean, std = colours(self.store, len(paths) - len(bad))
             preprocessing = self.checkpoint.preprocessing.replace(mean=mean, std=std)
@@ -200,6 +203,20 @@ class Session:
             self._leave_out(broken)
             self.parts = self._parts(shape)
         self.parts.fit()
+
+    def _look(self, targets: list[Any]) -> None:
+        """What the pictures show of how they were taken, and what follows for how they are shown to the model."""
+        task = self.prepared.collection.task
+        if task in ("classify", "multilabel"):
+            self.alike = taken_alike(self.store, targets if task == "classify" else [task] * len(targets))
+        if not self.settings.model.start:
+            self.settings = choose_view(self.settings, self._facts())
+            fraction = 1.0 if self.task.dense else self.settings.model.crop_fraction
+            self.checkpoint.preprocessing = self.checkpoint.preprocessing.replace(crop_fraction=fraction)
+
+    def _facts(self) -> Facts:
+        facts = self.prepared.facts(self.processes.device.type, self.settings.train.minutes)
+        return replace(facts, alike=self.alike)
 
     def _parts(self, shape: Shape) -> Parts:
         checkpoint, how = self.checkpoint, self.settings.data
@@ -227,8 +244,7 @@ class Session:
             steps = max(1, round(self._epochs() * order.count / order.batch))
             self._try_all_tokens(plan)
             plan = replace(plan, lengths=(length_of(steps, keep_until, train.warmup),))
-        facts = self.prepared.facts(self.processes.device.type, train.minutes)
-        self.settings, why = choose_recipe(self.settings, facts, plan.steps * order.batch / order.count)
+        self.settings, why = choose_recipe(self.settings, self._facts(), plan.steps * order.batch / order.count)
         start = starting_point(self.settings, self.task)  # now with its drop path; its weights may be of the pictures
         start.model.load_state_dict(self.checkpoint.model.state_dict())
         self.checkpoint = replace(start, preprocessing=self.checkpoint.preprocessing)
