@@ -82,7 +82,9 @@ def test_small_pictures_are_shown_by_their_middle_unless_they_are_taken_alike():
 def test_pictures_taken_alike_are_not_flipped_and_hardly_cropped():
     few = choose_recipe(Settings(), facts(alike=True), epochs=8)
     assert (few[0].augment.flip, few[0].augment.crop) == ("none", 0.9)
-    assert "flips none (all pictures are taken from one side)" in few[1][0]
+    assert "flips none (those of a class are taken from one side)" in few[1][0]
+    digits = choose_recipe(Settings(), facts(alike=True, labels=list("0123456789")), epochs=8)
+    assert "flips none:" in digits[1][0]
     asked = Settings().with_values({"augment.flip": "horizontal", "augment.crop": 0.6})
     chosen, why = choose_recipe(asked, facts(alike=True), epochs=8)
     assert (chosen.augment.flip, chosen.augment.crop) == ("horizontal", 0.6) and "one side" not in why[0]

@@ -78,6 +78,27 @@ def test_a_run_starts_from_the_pictures_and_shows_the_model_their_middle(tmp_pat
     assert checkpoint.preprocessing.crop_fraction == 0.8
 
 
+def test_pictures_taken_from_one_side_stay_on_it(tmp_path):
+    """Told by the pictures alone: the classes' names are no letters."""
+    write_pictures(tmp_path / "data", side=32)
+    for file in (tmp_path / "data").rglob("*.png"):
+        pixels = np.asarray(Image.open(file)).copy()
+        pixels[:, :8] = 0
+        Image.fromarray(pixels).save(file)
+    settings = fast(model__model="auto", model__image_size=0, train__epochs=1.0)
+    scratch = train(tmp_path / "data", tmp_path / "run", settings=settings)
+    kept = Settings.read(tmp_path / "run" / "settings.toml")
+    assert (kept.augment.flip, kept.augment.crop) == ("none", 0.9)
+    assert kept.model.crop_fraction == scratch.checkpoint.preprocessing.crop_fraction == 1
+    start = str(tmp_path / "run" / "model.safetensors")
+    tuned = train(
+        tmp_path / "data",
+        tmp_path / "tuned",
+        settings=Settings().with_values({"model.start": start, "train.epochs": 1.0, "data.workers": 0}),
+    )
+    assert tuned.settings.augment.flip == "none"
+
+
 def test_parts_given_by_folders_are_used_as_they_are(tmp_path):
     for part, each in (("train", 20), ("val", 6), ("test", 5)):
         write_pictures(tmp_path / "data" / part, each)
@@ -196,7 +217,8 @@ def test_fine_tuning(tmp_path, pictures, what, capsys):
     assert "warning: the learning rate 0.5 is more than 10 times off the usual" in capsys.readouterr().out
 
 
-def test_minutes_become_steps_once(tmp_path, pictures):
+def test_minutes_become_steps_once(tmp_path, pictures, monkeypatch):
+    monkeypatch.setattr("vitrail.training.pace.ENDING", 0.0)  # else most of so short a time is kept for the end
     settings = fast(train__epochs=0.0, train__minutes=0.1)
     finished = train(pictures, tmp_path / "run", settings=settings)
     kept = json.loads((tmp_path / "run" / "plan.json").read_text())

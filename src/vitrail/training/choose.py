@@ -103,7 +103,8 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     """Augmentation and regularisation by how often an image is seen again: the more often, the more it must differ."""
     tuned = bool(settings.model.start)
     many, several = epochs >= 150, epochs >= 15
-    flips = "none" if facts.task == "regress" or turns_meaning(facts.labels) or facts.alike else "horizontal"
+    named = facts.task == "regress" or turns_meaning(facts.labels)
+    flips = "none" if named or facts.alike else "horizontal"
     dense = facts.task in DENSE_TASKS
     train, augment = settings.train, settings.augment
     mixing = many and facts.task != "regress" and not tuned and not dense
@@ -123,8 +124,8 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> tuple[Sett
     }
     done = settings.with_values(values)
     extras = [] if done.augment.crop == 1 else [f"crops from {done.augment.crop:.0%}"]
-    alike = facts.alike and done.augment.flip == "none" != augment.flip
-    extras += [f"flips {done.augment.flip}{' (all pictures are taken from one side)' if alike else ''}"]
+    seen = augment.flip == "auto" and facts.alike and not named
+    extras += [f"flips {done.augment.flip}{' (those of a class are taken from one side)' if seen else ''}"]
     extras += [] if done.augment.policy == "none" else [f"{done.augment.policy} changes"]
     extras += [name for name, on in (("mixup", done.train.mixup), ("cutmix", done.train.cutmix)) if on]
     rule = "Muon" if done.train.optimizer == "muon" else "AdamW"

@@ -85,7 +85,8 @@ class Model:
     crop_fraction: float = setting(
         0.0,
         "resize crop and squash: the part of a side, in the middle, that the model is shown; 0: nearly all of small "
-        "pictures with classes, all of others, or as the model that is fine-tuned does; segment and detect see all",
+        "pictures with classes that are not taken alike, all of others, or as the model that is fine-tuned does; "
+        "segment and detect see all",
         low=0,
         high=1,
     )
@@ -138,7 +139,8 @@ class Augment:
     crop: float = setting(0.0, "smallest part of a picture's area that a crop keeps; 0: chosen", low=0, high=1)
     flip: str = setting(
         "auto",
-        "off when it changes the label; auto: horizontal, but none for digits, letters, left and right",
+        "off when it changes the label; auto: horizontal, but none for digits, letters, left and right, and where the "
+        "pictures of a class are taken from one side",
         choices=("auto", "none", "horizontal", "vertical", "both"),
     )
     policy: str = setting(
