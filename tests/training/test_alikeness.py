@@ -44,6 +44,11 @@ def test_each_class_may_have_a_side_of_its_own() -> None:
     assert not taken_alike(store(both), ["any"] * 120)
 
 
+def test_with_few_pictures_of_a_class_all_are_compared() -> None:
+    assert taken_alike(store(arrows(60)), list(range(60)))
+    assert not taken_alike(store(arrows(200, to_the_right=0.5)), list(range(200)))
+
+
 def test_digits_are_taken_alike_and_their_mirror_images_among_them_are_not() -> None:
     digits = load_digits()
     pixels = (digits.images * 15.9).astype(np.uint8)[..., None]

@@ -18,6 +18,7 @@ from vitrail.data.store import Store
 from vitrail.training.prepare import spread_over
 
 PICTURES = 1000
+EACH = 10  # of a class; where there are fewer, all pictures are compared with each other
 COARSE = 16  # pixels a side, at most: about the same place is the same place
 IN_COMMON = 0.1  # of the differences: Fashion-MNIST 0.50, digits 0.37; blood cells 0.06, flowers and CIFAR-10 0.00
 CERTAIN = 5.0  # standard deviations from what chance gives
@@ -28,7 +29,9 @@ def taken_alike(store: Store, groups: Sequence[Hashable]) -> bool:
     places = spread_over(len(groups), PICTURES)
     parts = [places[start : start + 50] for start in range(0, len(places), 50)]
     differences = torch.cat([mirror_differences(store.take(part)[0]) for part in parts])
-    return have_much_in_common(differences, [groups[place] for place in places])
+    chosen = [groups[place] for place in places]
+    enough = len(chosen) >= EACH * len(set(chosen))
+    return have_much_in_common(differences, chosen if enough else [None] * len(chosen))
 
 
 def mirror_differences(pixels: Tensor) -> Tensor:
