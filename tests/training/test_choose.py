@@ -139,12 +139,23 @@ def test_batches_for_pixels_are_small_where_pictures_are_large():
     assert choose_model(Settings(), icons)[0].train.batch_size == 16
 
 
+@pytest.mark.parametrize(("name", "size", "share"), [("mu/4", 16, 0.5), ("Ti/4", 32, 24 / 64), ("Ti/16", 224, 0.25)])
+def test_plain_networks_of_many_patches_see_fewer_of_them_at_first(name, size, share):
+    asked = Settings().with_values({"model.model": name, "model.image_size": size})
+    assert choose_optimizer(choose_model(asked, facts())[0], sharded=False).train.keep_tokens == share
+    stem = asked.with_values({"model.stem": "conv"})
+    assert choose_optimizer(choose_model(stem, facts())[0], sharded=False).train.keep_tokens == 0.5
+    for own in (asked.with_values({"train.keep_tokens": 0.8}), stem.with_values({"train.keep_tokens": 0.8})):
+        assert choose_optimizer(choose_model(own, facts())[0], sharded=False).train.keep_tokens == 0.8
+
+
 def test_optimizer_and_rate():
-    scratch = choose_optimizer(Settings().with_values({"train.batch_size": 256}), sharded=False).train
+    scratch = choose_optimizer(choose_model(Settings(), facts())[0], sharded=False).train
+    assert scratch.batch_size == 256
     assert (scratch.optimizer, scratch.keep_tokens) == ("muon", 0.5)
     tuned = choose_optimizer(Settings().with_values({"train.batch_size": 256, "model.start": "x"}), False).train
     assert (tuned.optimizer, tuned.keep_tokens) == ("adamw", 1.0) and tuned.lr < scratch.lr
-    assert choose_optimizer(Settings().with_values({"train.batch_size": 8}), sharded=True).train.optimizer == "adamw"
+    assert choose_optimizer(choose_model(Settings(), facts())[0], sharded=True).train.optimizer == "adamw"
     assert (
         usual_rate("head", True, "adamw", 64)
         > usual_rate("lora", True, "adamw", 64)

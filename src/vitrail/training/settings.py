@@ -118,7 +118,11 @@ class Recipe:
     drop_path: float = setting(-1.0, "of the last block; earlier ones less; -1: chosen", low=-1, high=0.9)
     dropout: float = setting(0.0, "inside the blocks", low=0, high=0.9)
     keep_tokens: float = setting(
-        0.0, "part of the patch tokens that early training keeps: faster, and it regularises; 0: chosen", low=0, high=1
+        0.0,
+        "part of the patch tokens that early training keeps: faster, and it regularises; 0: half, without a conv stem "
+        "down to a quarter; all in fine-tuning and for answers about places and numbers",
+        low=0,
+        high=1,
     )
     keep_until: float = setting(0.7, "part of the steps after which all tokens are kept", low=0, high=1)
     mixup: float = setting(-1.0, "alpha of mixup; 0: off, -1: chosen", low=-1)
