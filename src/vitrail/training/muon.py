@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from vitrail.model.precision import computes_bf16
 
 A, B, C = 3.4445, -4.7750, 2.0315  # of the quintic iteration, steepest at zero
+LONG = 1.5  # times as wide as high, from where on the Gram matrix saves multiplications
 
 
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
@@ -25,7 +26,8 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     if tall:
         x = x.mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # no singular value above 1
-    x = _iterated(x, steps) if x.dtype == torch.bfloat16 else _by_gram(x, steps)
+    long = x.shape[-1] >= LONG * x.shape[-2]
+    x = _by_gram(x, steps) if long and x.dtype == torch.float32 else _iterated(x, steps)
     return (x.mT if tall else x).to(matrices.dtype)
 
 
