@@ -139,7 +139,10 @@ def test_batches_for_pixels_are_small_where_pictures_are_large():
     assert choose_model(Settings(), icons)[0].train.batch_size == 16
 
 
-@pytest.mark.parametrize(("name", "size", "share"), [("mu/4", 16, 0.5), ("Ti/4", 32, 0.5), ("Ti/16", 160, 0.48), ("Ti/16", 224, 0.25)])
+SHARES = [("mu/4", 16, 0.5), ("Ti/4", 32, 0.5), ("Ti/16", 160, 0.48), ("Ti/16", 224, 0.25)]
+
+
+@pytest.mark.parametrize(("name", "size", "share"), SHARES)
 def test_plain_networks_of_many_patches_see_fewer_of_them_at_first(name, size, share):
     asked = Settings().with_values({"model.model": name, "model.image_size": size})
     assert choose_optimizer(choose_model(asked, facts())[0], sharded=False).train.keep_tokens == share
