@@ -4,6 +4,7 @@
     python benchmarks/train.py accuracy cifar10 --minutes 30      vitrail train, then vitrail evaluate on the test part
     python benchmarks/train.py peer flowers --minutes 30          timm's ResNet-18 in the same time on the same photos
     python benchmarks/train.py throughput                         whole pipelines, images a second, three side by side
+    python benchmarks/train.py floor --kind cifar10               how fast a step could be at best, beside the peers
     python benchmarks/train.py loader                             feeding alone
 
 Nothing else should run meanwhile. Data and runs go to --work; every measurement writes its section of
@@ -14,10 +15,17 @@ from __future__ import annotations
 
 import argparse
 
-from training import accuracy, datasets, loader, peer, throughput
+from training import accuracy, datasets, floor, loader, peer, throughput
 from training.places import add_shared
 
-COMMANDS = {"data": datasets, "accuracy": accuracy, "peer": peer, "throughput": throughput, "loader": loader}
+COMMANDS = {
+    "data": datasets,
+    "accuracy": accuracy,
+    "peer": peer,
+    "throughput": throughput,
+    "floor": floor,
+    "loader": loader,
+}
 
 
 def main() -> None:
