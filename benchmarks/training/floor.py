@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from training.results import write_section
 from training.throughput import KINDS, PEERS, Kind, install_accelerate, measure_peer
+from vitrail.training.memory import keep_freed_memory
 
 PACKAGES = ("torch", "timm", "transformers")
 
@@ -26,12 +27,13 @@ def products(kind: Kind) -> float:
     sets = [(torch.randn(rows, i), torch.randn(o, i), torch.randn(rows, o)) for i, o in maps]
     heads = torch.randn(3, kind.batch, kind.heads, rows // kind.batch, width // kind.heads, requires_grad=True)
     grown = torch.ones_like(heads[0])
+    like_outputs = {o: torch.empty(rows, o) for o in (width, 3 * width, 4 * width)}  # new memory would cost time too
     begun = time.perf_counter()
     for _ in range(kind.depth):
         for inputs, weight, gradient in sets:
-            inputs @ weight.T
-            gradient @ weight
-            gradient.T @ inputs
+            torch.mm(inputs, weight.T, out=like_outputs[weight.shape[0]])
+            torch.mm(gradient, weight, out=like_outputs[weight.shape[1]])
+            torch.mm(gradient.T, inputs)
         F.scaled_dot_product_attention(*heads).backward(grown)
     return time.perf_counter() - begun
 
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     install_accelerate(arguments.work)
+    keep_freed_memory()
     kind = KINDS[arguments.kind]
     floors, fastest = [], []
     for number in range(arguments.rounds):
