@@ -1,7 +1,8 @@
 """`floor`: how fast a step could be at best: its matrix products and its attention alone, in float32.
 
-No data, no norms, no activations, no residuals, no optimizer. What this is times the faster peer of `throughput`, no
-pipeline that trains the same network on all tokens in the same arithmetic can exceed.
+No data, no norms, no activations, no residuals, no optimizer: all blocks on all tokens. A pipeline can be below that
+only by products that it need not make: with [CLS] pooling vitrail carries no patches through most of the last block,
+10/12 of that block's linear maps, so 14 % of all with 6 blocks and 7 % with 12.
 """
 
 from __future__ import annotations
