@@ -3,11 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: help demo test lint types tests clean
+.PHONY: help demo test lint types tests docs clean
 
 help:
 	@echo "make demo   handwritten digits: check, train, evaluate, predict, report"
 	@echo "make test   lint, types and all tests"
+	@echo "make docs   write docs/commands.md from the commands"
 	@echo "make clean  remove .venv and caches"
 
 demo: .venv/installed-demo
@@ -25,6 +26,9 @@ types: .venv/installed-test
 # One thread a worker: tests are many and small, and threads of several workers on the same cores slow each other down.
 tests: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+docs: .venv/installed-test
+	$(BIN)/python docs/write_commands.py
 
 .venv/installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'

@@ -39,7 +39,7 @@ Look = Callable[[Tensor], list[Tensor]]
 
 def ours(folder: Path, which: str) -> Look:
     import vitrail
-    from vitrail.explanation.attention import attention_maps
+    from vitrail.explanation.methods.attention_maps import attention_maps
 
     model = vitrail.load(folder).model
 

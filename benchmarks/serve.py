@@ -36,8 +36,8 @@ import torch
 from PIL import Image
 
 import vitrail
-from vitrail.data.inputs import normalise
-from vitrail.infer.reading import read_source
+from vitrail.data.loading.transforms import normalise
+from vitrail.inference.read_source import read_source
 from vitrail.weights.preprocessing import Preprocessing
 
 RESULTS = Path(__file__).parent / "results" / "serve.md"
@@ -58,8 +58,8 @@ def save_model(path: Path) -> None:
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.normal_(0, 0.04)
-        assert model.head is not None
-        model.head.out.weight.normal_(0, 0.08)  # type: ignore[union-attr]
+        for layer in model.output_layers():
+            layer.weight.normal_(0, 0.08)
     labels = [f"class {number}" for number in range(CLASSES)]
     vitrail.Checkpoint(model, Preprocessing(size=model.config.image_size), "classify", labels).save(path)
 

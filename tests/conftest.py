@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
+
+pytest_plugins = ["tests.image_files"]  # image files of every kind, whole and broken, for the tests of several rooms
 
 
 def let_torchvision_import() -> None:
@@ -30,6 +33,9 @@ def let_torchvision_import() -> None:
 
 
 let_torchvision_import()
+
+hypothesis.settings.register_profile("vitrail", deadline=None)  # no test depends on how busy the machine is
+hypothesis.settings.load_profile("vitrail")
 
 # Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"

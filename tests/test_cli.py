@@ -9,15 +9,17 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 import vitrail
-from vitrail.cli import main, parser
+from vitrail.cli import main, run_function
+from vitrail.commands.shell import click_command
 from vitrail.errors import VitrailError
 
-HEAVY = ("torch", "numpy", "PIL", "safetensors", "transformers", "timm")
+HEAVY = ("torch", "numpy", "PIL", "safetensors", "transformers", "timm", "rich", "asyncio", "fastapi")
 
 
 def modules_after(code: str) -> set[str]:
@@ -38,6 +40,9 @@ def modules_after(code: str) -> set[str]:
         ["predict", "--help"],
         ["evaluate", "--help"],
         ["explain", "--help"],
+        ["train", "--help"],
+        ["make-data", "--help"],
+        ["serve", "--help"],
     ],
 )
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
@@ -97,13 +102,18 @@ def test_wrong_arguments_exit_with_2(argv: list[str], capsys: pytest.CaptureFixt
     assert "Traceback" not in capsys.readouterr().err
 
 
+def values(command: str, *argv: str) -> dict[str, Any]:
+    """What the command would be given."""
+    return click_command(run_function(command)).make_context(command, list(argv)).params
+
+
 @pytest.mark.parametrize(("text", "size"), [("224", (224, 224)), ("224x320", (224, 320))])
 def test_image_size_is_height_then_width(text: str, size: tuple[int, int]) -> None:
-    assert parser().parse_args(["info", "S/16", "--image-size", text]).image_size == size
+    assert values("info", "S/16", "--image-size", text)["image_size"] == size
 
 
 def test_convert_may_drop_the_head() -> None:
-    assert parser().parse_args(["convert", "a", "b", "--classes", "0"]).classes == 0
+    assert values("convert", "a", "b", "--classes", "0")["classes"] == 0
 
 
 def test_a_user_error_is_one_line_and_exit_code_2(
@@ -112,7 +122,7 @@ def test_a_user_error_is_one_line_and_exit_code_2(
     def fail(*_: object, **__: object) -> None:
         raise VitrailError("no such\nthing: choose another")
 
-    monkeypatch.setattr("vitrail.info.describe", fail)
+    monkeypatch.setattr("vitrail.inference.output.summary.describe", fail)
     assert main(["info", "S/16"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "vitrail: no such thing: choose another\n")
@@ -122,7 +132,7 @@ def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vitrail.info.describe", interrupted)
+    monkeypatch.setattr("vitrail.inference.output.summary.describe", interrupted)
     assert main(["info", "S/16"]) == 128 + signal.SIGINT
     assert capsys.readouterr().err == ""
 
@@ -157,7 +167,7 @@ def test_convert_hands_on_what_was_asked(monkeypatch: pytest.MonkeyPatch, capsys
         asked.extend([positional, named])
         return Written()
 
-    monkeypatch.setattr("vitrail.weights.convert.convert", convert)
+    monkeypatch.setattr("vitrail.commands.convert.convert", convert)
     assert main(["convert", "in.pth", "out.safetensors", "--classes", "3", "--image-size", "96x64"]) == 0
     assert asked == [("in.pth", "out.safetensors"), {"to": "vitrail", "classes": 3, "image_size": (96, 64)}]
     assert capsys.readouterr().out == "wrote out.safetensors\n  the head is new\n"

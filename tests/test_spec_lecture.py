@@ -12,10 +12,11 @@ import torch
 from vitrail.errors import VitrailError
 from vitrail.model.block import Block
 from vitrail.model.config import ViTConfig
+from vitrail.model.heads.linear_head import LinearHead
 from vitrail.model.lecture import vit_cls_forward, vit_mean_forward
 from vitrail.model.patches import LinearStem
 from vitrail.model.pooling import Pool
-from vitrail.model.vit import Head, ViT
+from vitrail.model.vit import ViT
 
 FORWARDS = [vit_cls_forward, vit_mean_forward]
 EXAMPLE = {"patch_size": 2, "d_model": 8, "num_heads": 2, "d_ff": 16, "num_layers": 2, "num_classes": 3}
@@ -26,7 +27,7 @@ def image(height=4, width=4, channels=3):
 
 
 def test_the_worked_example_has_its_shape_at_every_step():
-    shapes = {LinearStem: [], Block: [], Pool: [], Head: []}
+    shapes = {LinearStem: [], Block: [], Pool: [], LinearHead: []}
 
     def record(module, inputs, output):
         if type(module) in shapes:
@@ -41,7 +42,7 @@ def test_the_worked_example_has_its_shape_at_every_step():
     assert shapes[Block][0] == ((1, 5, 8), (1, 5, 8))  # (5, 8) -> (5, 8)
     assert len(shapes[Block]) == 2
     assert shapes[Pool][0][1] == (1, 8)  # (8,)
-    assert shapes[Head] == [((1, 8), (1, 3))]
+    assert shapes[LinearHead] == [((1, 8), (1, 3))]
     assert logits.shape == (3,)
 
 

@@ -70,11 +70,11 @@ def test_registers_are_extra_tokens_that_no_patch_grid_contains(lively):
 def test_registers_have_no_position_and_patches_keep_theirs(lively, kind):
     model = lively(tiny(registers=2, positions=kind))
     images = torch.zeros(1, 3, 16, 16)
-    x, turns, _ = model.embed(images)
+    x, rope, _ = model.embed(images)
     assert torch.equal(x[0, 1:3], model.registers)
     if kind not in ("rotary", "none"):
         torch.testing.assert_close(x[0, 3:], model.stem(images)[0] + model.positions((4, 4))[3:])
-    assert turns is None or turns.shape[1] == 16
+    assert rope is None or rope.shape[1] == 16
 
 
 # ---- the five kinds

@@ -1,4 +1,4 @@
-"""transformers' Trainer on its ViTForImageClassification, float32."""
+"""transformers' Trainer on its ViTForImageClassification, in float32 or, as its users ask for it, with bf16=True."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main() -> None:
         settings = TrainingArguments(  # the optimizer is its default, fused AdamW
             output_dir=folder,
             use_cpu=True,
-            bf16=False,
+            bf16=given.precision == "bfloat16",
             per_device_train_batch_size=given.batch,
             max_steps=given.warm + given.steps,
             learning_rate=given.lr,

@@ -18,6 +18,7 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--keep-blocks", action="store_true")
     given = parser.parse_args()
     if given.keep_blocks:

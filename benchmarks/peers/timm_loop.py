@@ -32,7 +32,8 @@ def main() -> None:
     done = False
     while not done:
         for batch in loader:
-            loss = F.cross_entropy(model(batch["pixel_values"]), batch["labels"])
+            with torch.autocast("cpu", torch.bfloat16, enabled=given.precision == "bfloat16"):
+                loss = F.cross_entropy(model(batch["pixel_values"]), batch["labels"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

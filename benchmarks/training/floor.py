@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from training.results import write_section
 from training.throughput import KINDS, PEERS, Kind, install_accelerate, measure_peer
-from vitrail.training.memory import keep_freed_memory
+from vitrail.training.optim.memory import keep_freed_memory
 
 PACKAGES = ("torch", "timm", "transformers")
 

@@ -9,15 +9,15 @@ import torch
 
 from training.places import dataset
 from training.results import write_section
-from vitrail.data.augment import Augmentation
-from vitrail.data.feed import Feed
-from vitrail.data.layouts import collect
-from vitrail.data.order import Order
-from vitrail.data.store import Shape, open_store
-from vitrail.data.truths import Plain
+from vitrail.data.layouts.recognise import read_dataset
+from vitrail.data.loading.augment import Augmentation
+from vitrail.data.loading.cache import Shape, open_cache
+from vitrail.data.loading.loader import Loader
+from vitrail.data.loading.sampler import Sampler
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
-from vitrail.training.memory import keep_freed_memory
+from vitrail.tasks.targets import Plain
+from vitrail.training.optim.memory import keep_freed_memory
 from vitrail.weights.preprocessing import Preprocessing
 
 SIZE, STORED, BATCH = 224, 256, 32
@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     keep_freed_memory()
-    items = collect(dataset(arguments.work, "flowers")).part("train")
+    items = read_dataset(dataset(arguments.work, "flowers")).part("train")
     paths = [item.path for item in items]
     rows = []
-    for cache in ("off", "memory"):
+    for mode in ("off", "memory"):
         begun = time.perf_counter()
-        store = open_store(paths, Shape(STORED, STORED, 3), cache, gigabytes=8, workers=2)
+        cache = open_cache(paths, Shape(STORED, STORED, 3), mode, gigabytes=8, workers=2)
         filled = time.perf_counter() - begun
-        rows.append((f"feeding, cache {cache}", fed(store, len(paths), arguments.seconds), f"{filled:.1f} s"))
+        rows.append((f"feeding, cache {mode}", fed(cache, len(paths), arguments.seconds), f"{filled:.1f} s"))
     consumed = trained(arguments.seconds)
     rows.append(("training S/16, float32, no feeding", consumed, ""))
     lines = [
@@ -49,17 +49,17 @@ def run(arguments: argparse.Namespace) -> None:
     write_section(arguments.results, "Feeding at 224 px against what S/16 consumes", lines)
 
 
-def fed(store: object, count: int, seconds: float) -> float:
+def fed(cache: object, count: int, seconds: float) -> float:
     """Batches as fast as they come, ready for the model."""
-    feed = Feed(
-        store=store,  # type: ignore[arg-type]
-        truths=Plain(torch.zeros(count)),
-        order=Order(count, BATCH, 0),
+    loader = Loader(
+        cache=cache,  # type: ignore[arg-type]
+        targets=Plain(torch.zeros(count)),
+        sampler=Sampler(count, BATCH, 0),
         preprocessing=Preprocessing(size=(SIZE, SIZE)),
         augmentation=Augmentation(),
     )
     begun, done = 0.0, -5
-    for _ in feed.batches(0, 10**6):
+    for _ in loader.batches(0, 10**6):
         done += 1
         if done == 0:
             begun = time.perf_counter()

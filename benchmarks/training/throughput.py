@@ -1,7 +1,8 @@
 """`throughput`: images a second of whole training pipelines, from files on disk to updated weights.
 
 The contenders take turns, round after round, each alone in a fresh process: warm-up steps, then timed steps. All train
-the same ViT in float32 with AdamW on random resized crops and flips of the same files.
+the same ViT with AdamW on random resized crops and flips of the same files: in float32, and where the CPU computes in
+bfloat16 also in mixed precision. A row names its precision and is compared with the peers in the same one.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from training.places import count_images, dataset
 from training.results import write_section
 from training.running import new_folder, run_peer, vitrail_step_ends
+from vitrail.model.precision import computes_bf16
 
 
 @dataclass(frozen=True)
@@ -44,32 +46,41 @@ PEERS = {
 HELD_OUT = 0.1  # vitrail's default beside a test part
 FEWER_TOKENS = 0.7  # of the steps, vitrail's default
 EVALUATIONS = 12  # vitrail evaluates so often in a run: it is given a long one, and stopped before the first of them
+PRECISIONS = ("float32", "bfloat16")  # bfloat16: autocast, weights in float32
 Settings = dict[str, dict[str, Any]]
 Measured = dict[str, float]
 
 
-def vitrail_settings(kind: str) -> Settings:
+class Row(NamedTuple):
+    """A contender in a precision."""
+
+    name: str
+    precision: str
+
+
+def vitrail_settings(kind: str, precision: str = "float32") -> Settings:
     """The settings file with which vitrail does what the peers do: the same network, optimizer and augmentation."""
     sizes = KINDS[kind]
     model = {"model": f"Ti/{sizes.patch}", "image_size": sizes.image, "stem": "linear", "pool": "cls"}
     model |= {"width": sizes.width, "depth": sizes.depth, "heads": sizes.heads}
     train = {"batch_size": sizes.batch, "optimizer": "adamw", "lr": 1e-3, "keep_tokens": 1.0, "smoothing": 0.0}
-    train |= {"drop_path": 0.0, "mixup": 0.0, "cutmix": 0.0, "average": 0.0, "clip": 1.0, "precision": "float32"}
+    train |= {"drop_path": 0.0, "mixup": 0.0, "cutmix": 0.0, "average": 0.0, "clip": 1.0, "precision": precision}
     augment = {"crop": 0.35, "flip": "horizontal", "policy": "none", "erase": 0.0}
     return {"model": model, "train": train, "augment": augment}
 
 
-def default_settings(kind: str, **changes: Any) -> Settings:
+def default_settings(kind: str, precision: str = "float32", **changes: Any) -> Settings:
     """The same network and batch, all else vitrail's own recipe."""
-    return {"model": vitrail_settings(kind)["model"], "train": {"batch_size": KINDS[kind].batch, **changes}}
+    train = {"batch_size": KINDS[kind].batch, "precision": precision, **changes}
+    return {"model": vitrail_settings(kind)["model"], "train": train}
 
 
-OURS: dict[str, tuple[str, Callable[[str], Settings]]] = {
+OURS: dict[str, tuple[str, Callable[[str, str], Settings]]] = {
     "vitrail": ("vitrail", vitrail_settings),
     "default": ("vitrail, **default recipe**, its first 70 % of steps (fewer tokens)", default_settings),
     "default-all": (
         "vitrail, **default recipe**, its last steps (all tokens)",
-        lambda kind: default_settings(kind, keep_tokens=1.0),
+        lambda kind, precision: default_settings(kind, precision, keep_tokens=1.0),
     ),
 }
 
@@ -84,8 +95,9 @@ def to_toml(settings: Settings) -> str:
 # ---- one round of one contender
 
 
-def measure_vitrail(kind: str, name: str, settings: Settings, arguments: argparse.Namespace) -> Measured:
-    data, folder = dataset(arguments.work, kind), new_folder(arguments.work, f"throughput-{kind}-{name}")
+def measure_vitrail(kind: str, row: Row, settings: Settings, arguments: argparse.Namespace) -> Measured:
+    data = dataset(arguments.work, kind)
+    folder = new_folder(arguments.work, f"throughput-{kind}-{row.name}-{row.precision}")
     file = folder.with_suffix(".toml")
     file.write_text(to_toml(settings))
     batch, last = KINDS[kind].batch, arguments.warm + arguments.steps
@@ -97,8 +109,8 @@ def measure_vitrail(kind: str, name: str, settings: Settings, arguments: argpars
     return {"images_per_second": (end - begin) * batch / seconds, "seconds": seconds, "first_step": ends[first]}
 
 
-def measure_peer(kind: str, module: str, arguments: argparse.Namespace) -> Measured:
-    options: list[object] = ["--data", dataset(arguments.work, kind)]
+def measure_peer(kind: str, module: str, arguments: argparse.Namespace, precision: str = "float32") -> Measured:
+    options: list[object] = ["--data", dataset(arguments.work, kind), "--precision", precision]
     for key, value in asdict(KINDS[kind]).items():
         options += [f"--{key}", value]
     options += ["--warm", arguments.warm, "--steps", arguments.steps, "--workers", arguments.workers]
@@ -117,6 +129,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=24, help="timed steps (default 24)")
     parser.add_argument("--workers", type=int, default=2, help="of the peers' DataLoader")
     parser.add_argument("--keep-blocks", action="store_true", help="give the peers vitrail's malloc setting too")
+    parser.add_argument(
+        "--precision",
+        nargs="+",
+        choices=PRECISIONS,
+        help="default: float32, and bfloat16 too where this CPU computes in it",
+    )
     parser.add_argument("--only", nargs="+", choices=(*OURS, *PEERS), help="some of the contenders")
 
 
@@ -125,53 +143,72 @@ def run(arguments: argparse.Namespace) -> None:
         install_accelerate(arguments.work)
     for kind in KINDS if arguments.kind == "all" else [arguments.kind]:
         runs = contenders(kind, arguments)
-        rounds: dict[str, list[Measured]] = {name: [] for name in runs}
+        rounds: dict[Row, list[Measured]] = {row: [] for row in runs}
         for number in range(arguments.rounds):
-            for name, measure in runs.items():
-                print(f"-- {kind}, round {number + 1} of {arguments.rounds}: {name}", flush=True)
-                rounds[name].append(measure())
+            for row, measure in runs.items():
+                print(f"-- {kind}, round {number + 1} of {arguments.rounds}: {' in '.join(row)}", flush=True)
+                rounds[row].append(measure())
         title = f"Throughput: {kind}" + (" (peers with vitrail's malloc setting)" if arguments.keep_blocks else "")
         write_section(arguments.results, title, page(kind, rounds, arguments), PACKAGES)
 
 
-def contenders(kind: str, arguments: argparse.Namespace) -> dict[str, Callable[[], Measured]]:
-    found: dict[str, Callable[[], Measured]] = {}
-    for name, (_, settings) in OURS.items():
-        found[name] = partial(measure_vitrail, kind, name, settings(kind), arguments)
-    for name, (_, module) in PEERS.items():
-        found[name] = partial(measure_peer, kind, module, arguments)
-    return {name: measure for name, measure in found.items() if not arguments.only or name in arguments.only}
+def precisions(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Those that were asked for, or those in which this CPU computes: emulated bfloat16 is nobody's choice."""
+    if arguments.precision:
+        return tuple(arguments.precision)
+    return PRECISIONS if computes_bf16("cpu") else PRECISIONS[:1]
 
 
-def page(kind: str, rounds: dict[str, list[Measured]], arguments: argparse.Namespace) -> list[str]:
+def contenders(kind: str, arguments: argparse.Namespace) -> dict[Row, Callable[[], Measured]]:
+    runs: dict[Row, Callable[[], Measured]] = {}
+    for precision in precisions(arguments):
+        for name, (_, settings) in OURS.items():
+            row = Row(name, precision)
+            runs[row] = partial(measure_vitrail, kind, row, settings(kind, precision), arguments)
+        for name, (_, module) in PEERS.items():
+            runs[Row(name, precision)] = partial(measure_peer, kind, module, arguments, precision)
+    return {row: measure for row, measure in runs.items() if not arguments.only or row.name in arguments.only}
+
+
+def page(kind: str, rounds: dict[Row, list[Measured]], arguments: argparse.Namespace) -> list[str]:
     sizes = KINDS[kind]
-    titles = {name: title for name, (title, _) in {**OURS, **PEERS}.items()}
     lines = [
         f"{sizes.image} px, patch {sizes.patch}, {sizes.width} x {sizes.depth}, {sizes.heads} heads,",
-        f"batch {sizes.batch}, float32; {arguments.steps} steps after {arguments.warm},",
+        f"batch {sizes.batch}; {arguments.steps} steps after {arguments.warm},",
         f"medians of {arguments.rounds} interleaved rounds.",
         f"Peers decode in {arguments.workers} worker processes at every step. Vitrail may decode all before its",
         "first step and keep them: what that takes is in the last column, not in its images/s.",
+        "The faster peer is the one in the same precision.",
         "",
-        "| pipeline | images/s | of each round | times the faster peer | first step done after |",
-        "|---|---|---|---|---|",
+        "| pipeline | precision | images/s | of each round | times the faster peer | first step done after |",
+        "|---|---|---|---|---|---|",
     ]
+    for precision in dict.fromkeys(row.precision for row in rounds):
+        lines += _rows_in(
+            precision, {row.name: measured for row, measured in rounds.items() if row.precision == precision}
+        )
+    return lines
+
+
+def _rows_in(precision: str, rounds: dict[str, list[Measured]]) -> list[str]:
+    """Of one precision: each of vitrail's rows beside the faster peer of the same round."""
+    titles = {name: title for name, (title, _) in {**OURS, **PEERS}.items()}
+    titles["whole"] = "vitrail, **default recipe**, a whole run: computed from these two"
     speeds = {name: [one["images_per_second"] for one in measured] for name, measured in rounds.items()}
-    peers = [values for name, values in speeds.items() if name in PEERS]
-    fastest = [max(values) for values in zip(*peers, strict=True)]
+    fastest = [max(values) for values in zip(*(speeds[name] for name in PEERS if name in speeds), strict=True)]
     if {"default", "default-all"} <= speeds.keys():
         pairs = zip(speeds["default"], speeds["default-all"], strict=True)
         speeds["whole"] = [1 / (FEWER_TOKENS / early + (1 - FEWER_TOKENS) / late) for early, late in pairs]
         rounds = {**rounds, "whole": rounds["default"]}
-        titles["whole"] = "vitrail, **default recipe**, a whole run: computed from these two"
+    lines = []
     for name, values in speeds.items():
-        ratio = (
-            statistics.median(ours / theirs for ours, theirs in zip(values, fastest, strict=True)) if peers else None
-        )
+        times = ""
+        if fastest and name not in PEERS:
+            times = f"**{statistics.median(ours / peer for ours, peer in zip(values, fastest, strict=True)):.2f}**"
         first = statistics.median(one["first_step"] for one in rounds[name])
         each = ", ".join(f"{value:,.1f}" for value in values)
-        times = "" if ratio is None or name in PEERS else f"**{ratio:.2f}**"
-        lines.append(f"| {titles[name]} | {statistics.median(values):,.1f} | {each} | {times} | {first:.1f} s |")
+        speed = f"{statistics.median(values):,.1f}"
+        lines.append(f"| {titles[name]} | {precision} | {speed} | {each} | {times} | {first:.1f} s |")
     return lines
 
 

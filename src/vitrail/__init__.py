@@ -6,15 +6,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail.data.make_data import make_data as make_data
-    from vitrail.data.unreadable import UnreadableImage as UnreadableImage
+    from vitrail.commands.check import check as check
+    from vitrail.commands.convert import convert as convert
+    from vitrail.commands.evaluate import evaluate as evaluate
+    from vitrail.commands.explain import explain as explain
+    from vitrail.commands.make_data import make_data as make_data
+    from vitrail.commands.serve import serve as serve
+    from vitrail.commands.train import train as train
     from vitrail.errors import VitrailError as VitrailError
-    from vitrail.explanation.explain import Explainer as Explainer
-    from vitrail.explanation.explain import explain as explain
-    from vitrail.infer.evaluate import evaluate as evaluate
-    from vitrail.infer.model import Model as Model
-    from vitrail.infer.model import load as load
-    from vitrail.infer.predictor import Predictor as Predictor
+    from vitrail.explanation.explainer import Explainer as Explainer
+    from vitrail.images.unreadable import UnreadableImage as UnreadableImage
+    from vitrail.inference.loaded_model import Model as Model
+    from vitrail.inference.loaded_model import load as load
+    from vitrail.inference.predictor import Predictor as Predictor
     from vitrail.model.config import ViTConfig as ViTConfig
     from vitrail.model.lecture import vit_cls_forward as vit_cls_forward
     from vitrail.model.lecture import vit_mean_forward as vit_mean_forward
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
     from vitrail.model.presets import preset as preset
     from vitrail.model.presets import preset_names as preset_names
     from vitrail.model.vit import ViT as ViT
-    from vitrail.report.training import train as train
-    from vitrail.serving.running import serve as serve
     from vitrail.training.settings import Settings as Settings
     from vitrail.weights.checkpoint import Checkpoint as Checkpoint
 
@@ -31,23 +33,25 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpoint": "vitrail.weights.checkpoint",
-    "Explainer": "vitrail.explanation.explain",
-    "Model": "vitrail.infer.model",
-    "Predictor": "vitrail.infer.predictor",
+    "Explainer": "vitrail.explanation.explainer",
+    "Model": "vitrail.inference.loaded_model",
+    "Predictor": "vitrail.inference.predictor",
     "Settings": "vitrail.training.settings",
-    "UnreadableImage": "vitrail.data.unreadable",
+    "UnreadableImage": "vitrail.images.unreadable",
     "ViT": "vitrail.model.vit",
     "ViTConfig": "vitrail.model.config",
     "VitrailError": "vitrail.errors",
     "autocast": "vitrail.model.precision",
-    "evaluate": "vitrail.infer.evaluate",
-    "explain": "vitrail.explanation.explain",
-    "load": "vitrail.infer.model",
-    "make_data": "vitrail.data.make_data",
+    "check": "vitrail.commands.check",
+    "convert": "vitrail.commands.convert",
+    "evaluate": "vitrail.commands.evaluate",
+    "explain": "vitrail.commands.explain",
+    "load": "vitrail.inference.loaded_model",
+    "make_data": "vitrail.commands.make_data",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
-    "serve": "vitrail.serving.running",
-    "train": "vitrail.report.training",
+    "serve": "vitrail.commands.serve",
+    "train": "vitrail.commands.train",
     "vit_cls_forward": "vitrail.model.lecture",
     "vit_mean_forward": "vitrail.model.lecture",
 }
@@ -64,6 +68,8 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "VitrailError",
     "__version__",
     "autocast",
+    "check",
+    "convert",
     "evaluate",
     "explain",
     "load",

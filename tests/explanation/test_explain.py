@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitrail
 from vitrail.errors import VitrailError
-from vitrail.explanation.result import METHODS, Explanation
+from vitrail.explanation.output.result import METHODS, Explanation
 from vitrail.model.config import ViTConfig
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing

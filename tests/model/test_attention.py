@@ -103,9 +103,9 @@ def test_self_attention_is_torchs_own_with_the_same_weights(lively, qkv_bias):
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_the_first_queries_alone_get_the_answers_they_get_among_all(lively, changes, queries):
     attention = lively(tiny(**changes)).blocks[0].attention
-    turns = RotaryPositions(tiny(**changes))((4, 4)) if "positions" in changes else None
+    rope = RotaryPositions(tiny(**changes))((4, 4)) if "positions" in changes else None
     x = torch.randn(2, 3 + 16, 32)
-    torch.testing.assert_close(attention(x, turns, queries), attention(x, turns)[:, :queries])
+    torch.testing.assert_close(attention(x, rope, queries), attention(x, rope)[:, :queries])
 
 
 def test_qk_norm_is_a_norm_of_each_heads_queries_and_keys(lively):
@@ -121,9 +121,9 @@ def test_qk_norm_is_a_norm_of_each_heads_queries_and_keys(lively):
 
 def test_rotary_turns_queries_and_keys_and_leaves_values(lively):
     attention = lively(tiny(positions="rotary")).blocks[0].attention
-    turns = RotaryPositions(tiny(positions="rotary"))((4, 4))
+    rope = RotaryPositions(tiny(positions="rotary"))((4, 4))
     x = torch.randn(2, 17, 32)
-    plain, turned = attention.project(x, None, None), attention.project(x, turns, None)
+    plain, turned = attention.project(x, None, None), attention.project(x, rope, None)
     assert (plain[0] - turned[0]).abs().max() > 0.1
     assert (plain[1] - turned[1]).abs().max() > 0.1
     assert torch.equal(plain[2], turned[2])

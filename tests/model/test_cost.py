@@ -75,11 +75,9 @@ class ChannelsByPooling(nn.Module):
 
 def whole_forward(model: ViT, images: Tensor) -> Tensor:
     """Every token through every block, then the answer: what papers count."""
-    x, turns, _ = model.embed(images)
+    x, rope, _ = model.embed(images)
     for block in model.blocks:
-        x = block(x, turns)
-    if model.distillation_head is not None:
-        model.distillation_head(model.normed(x)[:, 1])
+        x = block(x, rope)
     return model.answer(x)
 
 

@@ -139,25 +139,25 @@ def test_rotary_turns_are_dinov3s(dinov3, grid, width, heads, base):
 @pytest.mark.parametrize("prefix", [0, 1, 5])
 @pytest.mark.parametrize("grid", [(4, 4), (3, 7)])
 def test_rotating_is_dinov3s(dinov3, grid, prefix):
-    turns = rotary()(grid)
+    rope = rotary()(grid)
     q, k = torch.randn(2, 2, 2, prefix + grid[0] * grid[1], 16)
-    theirs = dinov3.apply_rotary_pos_emb(q, k, *turns)
-    torch.testing.assert_close((rotate(q, turns), rotate(k, turns)), theirs)
+    theirs = dinov3.apply_rotary_pos_emb(q, k, *rope)
+    torch.testing.assert_close((rotate(q, rope), rotate(k, rope)), theirs)
 
 
 def test_prefix_tokens_are_not_turned_and_lengths_are_kept():
-    turns, x = rotary()((4, 4)), torch.randn(2, 2, 3 + 16, 16)
-    turned = rotate(x, turns)
+    rope, x = rotary()((4, 4)), torch.randn(2, 2, 3 + 16, 16)
+    turned = rotate(x, rope)
     assert torch.equal(turned[:, :, :3], x[:, :, :3])
     assert (turned[:, :, 3:] - x[:, :, 3:]).abs().max() > 0.1
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
 
 
 def test_a_turned_score_depends_on_the_displacement_alone():
-    turns = rotary()((5, 6)).double()
+    rope = rotary()((5, 6)).double()
     q, k = torch.randn(2, 16, dtype=torch.float64)
     same = torch.stack([q, k])[:, None, None].expand(2, 1, 30, 16)  # one query and one key at every place
-    turned_q, turned_k = (rotate(x[None], turns)[0, 0].reshape(5, 6, 16) for x in same)
+    turned_q, turned_k = (rotate(x[None], rope)[0, 0].reshape(5, 6, 16) for x in same)
     down_one_right_two = (turned_q[:-1, :-2] * turned_k[1:, 2:]).sum(-1)
     torch.testing.assert_close(down_one_right_two, down_one_right_two[:1, :1].expand(4, 4), atol=1e-5, rtol=0)
     right_one = (turned_q[:, :-1] * turned_k[:, 1:]).sum(-1)

@@ -31,9 +31,9 @@ def pictures(batch=2, height=16, width=16):
 
 def whole_forward(model, images):
     """Every token through every block, then the answer."""
-    x, turns, _ = model.embed(images)
+    x, rope, _ = model.embed(images)
     for block in model.blocks:
-        x = block(x, turns)
+        x = block(x, rope)
     if model.distillation_head is None:
         return model.answer(x)
     normed = x if model.norm is None else model.norm(x)
@@ -101,10 +101,10 @@ def test_features_names_the_tokens_in_their_order(lively):
 
 def test_blocks_are_given_as_asked_before_the_final_norm(lively):
     model, images = lively(tiny(depth=3)), pictures()
-    x, turns, _ = model.embed(images)
+    x, rope, _ = model.embed(images)
     outputs = []
     for block in model.blocks:
-        x = block(x, turns)
+        x = block(x, rope)
         outputs.append(x)
     features = model.features(images, blocks=[2, 0, -2, -1, 0])
     assert len(features.blocks) == 5
@@ -380,11 +380,11 @@ def test_kept_patches_are_those_of_a_model_that_sees_no_others(changes: dict) ->
     every = torch.randperm(16)
     torch.testing.assert_close(model(images, keep=every), model(images), atol=1e-5, rtol=1e-5)
     some = torch.tensor([1, 7, 12])
-    x, turns, _ = model.embed(images)
+    x, rope, _ = model.embed(images)
     prefix = model.config.prefix
     x = torch.cat([x[:, :prefix], x[:, prefix:][:, some]], dim=1)
     for block in model.blocks:
-        x = block(x, None if turns is None else turns[:, some])
+        x = block(x, None if rope is None else rope[:, some])
     torch.testing.assert_close(model(images, keep=some), model.answer(x), atol=1e-5, rtol=1e-5)
 
 

@@ -1,7 +1,9 @@
-"""A real `vitrail serve` in a process of its own, and the few ways of asking it that the tests need."""
+"""Servers for tests, in a process, in a thread or without a socket, and the few ways of asking them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.client
 import io
 import json
@@ -14,14 +16,28 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from PIL import Image
 
+from vitrail.inference.engine import open_model
+from vitrail.serving.app import create_app
+from vitrail.serving.http_server.draining_server import create_server
+from vitrail.serving.job_runner import JobRunner
+from vitrail.serving.middleware.access_policy import AccessPolicy
+from vitrail.serving.middleware.security import SecurityMiddleware
+from vitrail.serving.routes.static_files import read_samples
+from vitrail.serving.served_model import ServedModel
+from vitrail.serving.server import bind_socket, limits_from_options, print_address
+from vitrail.weights.checkpoint import Checkpoint
+
+T = TypeVar("T")
 SECONDS = 120  # for anything at all, on a machine with much else to do
 
 
@@ -42,37 +58,11 @@ class Answer:
         return told["error"]
 
 
-class Server:
-    """`vitrail serve ARGUMENTS` on a port that the system chooses."""
+class Client:
+    """Requests to a server at `host` and `port`."""
 
-    def __init__(self, *arguments: str | Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "vitrail", "serve", *map(str, arguments), "--port", "0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        )
-        assert self.process.stdout is not None and self.process.stderr is not None
-        self.said: list[str] = []  # on standard error
-        threading.Thread(target=self._listen, daemon=True).start()
-        self.line = self.process.stdout.readline().rstrip("\n")
-        found = re.search(r"http://\S+", self.line)
-        assert found, f"no address: {self.line!r} {self.said}"
-        self.address = found[0]
-        parts = urlsplit(self.address)
-        assert parts.hostname is not None and parts.port is not None
-        self.host, self.port = parts.hostname, parts.port
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        self.said.extend(self.process.stderr)
-
-    def stop(self) -> int:
-        """The exit code after SIGTERM."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(SECONDS)
+    host: str
+    port: int
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
@@ -113,10 +103,154 @@ class Server:
         lines = self.get("/metrics").body.decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}[ {{]", line))
 
+
+class Server(Client):
+    """`vitrail serve ARGUMENTS` in a process of its own, on a port that the system chooses. It takes seconds to start:
+    for tests of the process itself (signals, memory, what it prints), and one for most others."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "vitrail", "serve", *map(str, arguments), "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self.said: list[str] = []  # on standard error
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.line = self.process.stdout.readline().rstrip("\n")
+        found = re.search(r"http://\S+", self.line)
+        assert found, f"no address: {self.line!r} {self.said}"
+        self.address = found[0]
+        parts = urlsplit(self.address)
+        assert parts.hostname is not None and parts.port is not None
+        self.host, self.port = parts.hostname, parts.port
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        self.said.extend(self.process.stderr)
+
+    def stop(self) -> int:
+        """The exit code after SIGTERM."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(SECONDS)
+
     def memory(self) -> int:
         """Bytes that the process holds."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) * 1024
+
+
+class ThreadServer(Client):
+    """The same server behind a real socket, in a thread of this process: it starts at once."""
+
+    host = "127.0.0.1"
+
+    def __init__(
+        self,
+        model: Checkpoint | Path | str,
+        access: AccessPolicy | None = None,
+        samples: Path | None = None,
+        **limits: float,
+    ) -> None:
+        checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained=True)
+        self.runner, self.app = create(checkpoint, access, samples, **limits)
+        self._listener = bind_socket(self.host, 0)
+        self.port = self._listener.getsockname()[1]
+        self.address = f"http://{self.host}:{self.port}/"
+        started = threading.Event()
+
+        def on_startup() -> None:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                print_address(self._listener, self.runner.served.name, self.app.access.token)
+            self.line = printed.getvalue().rstrip("\n")
+            started.set()
+
+        self._server = create_server(self.app, on_startup)
+        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), daemon=True)
+        self._thread.start()
+        assert started.wait(SECONDS)
+
+    async def _serve(self) -> None:
+        await self._server.serve(sockets=[self._listener])
+
+    def stop(self) -> int:
+        """0 once it is gone."""
+        self.app.state.draining = True  # as SIGTERM does
+        self._thread.join(SECONDS)
+        self.runner.close()
+        self._listener.close()
+        return int(self._thread.is_alive())
+
+
+class AppClient(Client):
+    """The app without a socket: requests go straight into its ASGI function, in an event loop in another thread."""
+
+    loop: asyncio.AbstractEventLoop | None = None  # one for all
+
+    def __init__(self, checkpoint: Checkpoint, **limits: float) -> None:
+        self.runner, self.app = create(checkpoint, **limits)
+        if AppClient.loop is None:
+            AppClient.loop = asyncio.new_event_loop()
+            threading.Thread(target=AppClient.loop.run_forever, daemon=True).start()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        connection: http.client.HTTPConnection | None = None,
+    ) -> Answer:
+        parts = urlsplit(path)
+        length = {"content-length": str(len(body))} if body else {}
+        names = {"host": "localhost", **length, **{name.lower(): value for name, value in (headers or {}).items()}}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": unquote(parts.path),
+            "query_string": parts.query.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in names.items()],
+        }
+        assert AppClient.loop is not None
+        return asyncio.run_coroutine_threadsafe(self._call(scope, body or b""), AppClient.loop).result(SECONDS)
+
+    async def _call(self, scope: dict[str, Any], body: bytes) -> Answer:
+        messages: list[Any] = []
+        received = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if received:
+                return received.pop()
+            await asyncio.Event().wait()  # this client never hangs up
+            raise AssertionError
+
+        async def send(message: dict[str, Any]) -> None:
+            messages.append(message)
+
+        await self.app(scope, receive, send)
+        headers = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+        return Answer(messages[0]["status"], headers, b"".join(message["body"] for message in messages[1:]))
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+def create(
+    checkpoint: Checkpoint, access: AccessPolicy | None = None, samples: Path | None = None, **limits: float
+) -> tuple[JobRunner, SecurityMiddleware]:
+    served = ServedModel(checkpoint, "model.safetensors", limits_from_options(**limits), device="cpu")
+    runner = JobRunner(served, served.limits)
+    files = read_samples("", samples) if samples is not None else []
+    return runner, create_app(runner, access or AccessPolicy(), files)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread, since the browser of other tests keeps an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 def form(*images: bytes, name: str = "image", filename: str = "photo.jpg") -> tuple[bytes, str]:

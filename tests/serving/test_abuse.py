@@ -7,14 +7,14 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.serving.server import Server, form, picture, until
-from vitrail.serving.protocol import Guarded
+from tests.serving.server import Server, ThreadServer, form, picture, until
+from vitrail.serving.http_server.timeout_protocol import TimeoutProtocol
 
 
 def png(width: int, height: int, data: bytes = b"") -> bytes:
@@ -79,6 +79,14 @@ def test_what_is_no_image_is_refused(server: Server, data: bytes) -> None:
 # ---- bodies
 
 
+@pytest.fixture(scope="module")
+def impatient(model_file: Path) -> Iterator[ThreadServer]:
+    """For clients that send nothing: it waits for them but a moment."""
+    server = ThreadServer(model_file, patience=0.1)
+    yield server
+    assert server.stop() == 0
+
+
 def test_too_many_bytes_are_refused_before_they_are_read(server: Server) -> None:
     with server.socket() as connection:
         kind = form()[1]
@@ -114,9 +122,9 @@ def test_too_many_images_are_refused(server: Server) -> None:
     assert server.send("/v1/predict", *images[:8]).status == 200
 
 
-def test_a_body_that_comes_too_slowly_is_refused(server: Server) -> None:
+def test_a_body_that_comes_too_slowly_is_refused(impatient: ThreadServer) -> None:
     body, kind = form(picture())
-    with server.socket() as connection:
+    with impatient.socket() as connection:
         connection.sendall(
             f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n".encode()
@@ -127,15 +135,15 @@ def test_a_body_that_comes_too_slowly_is_refused(server: Server) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-"])
-def test_headers_that_never_end_are_not_waited_for(server: Server, start: bytes) -> None:
-    with server.socket() as connection:
+def test_headers_that_never_end_are_not_waited_for(impatient: ThreadServer, start: bytes) -> None:
+    with impatient.socket() as connection:
         connection.sendall(start)
         with contextlib.suppress(ConnectionResetError):
             assert read_all(connection) == b""
 
 
-def test_a_second_request_whose_headers_never_end(server: Server) -> None:
-    with server.socket() as connection:
+def test_a_second_request_whose_headers_never_end(impatient: ThreadServer) -> None:
+    with impatient.socket() as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHo")
         with contextlib.suppress(ConnectionResetError):
             assert read_all(connection).startswith(b"HTTP/1.1 200 ")
@@ -272,8 +280,8 @@ class Reader:
 
 @pytest.mark.parametrize(("unread", "aborted"), [((0,), False), ((9, 5, 0), False), ((9, 5, 5), True), ((9, 9), True)])
 def test_a_reader_who_never_reads_is_not_waited_for(unread: tuple[int, ...], aborted: bool) -> None:
-    protocol = object.__new__(Guarded)
-    protocol._unread = -1
+    protocol = object.__new__(TimeoutProtocol)
+    protocol._unread_bytes = -1
     protocol.transport = protocol.loop = reader = Reader(*unread)  # type: ignore[assignment]
     protocol._watch_reader()
     assert reader.aborted == aborted and reader.unread == []

@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.server import Server, form, picture
-from vitrail.serving.refusals import Refusal
-from vitrail.serving.security import Access
+from tests.serving.server import Server, ThreadServer, form, picture
+from vitrail.serving.http_errors import HttpError
+from vitrail.serving.middleware.access_policy import AccessPolicy
 
 TOKEN = "a-token-of-some-length"
 FRIEND = "https://friend.example"
 
 
 @pytest.fixture(scope="module")
-def guarded(model_file: Path) -> Iterator[Server]:
-    server = Server(model_file, "--token", TOKEN, "--allow-host", "Vitrail.Example", "--allow-origin", FRIEND)
+def guarded(model_file: Path) -> Iterator[ThreadServer]:
+    access = AccessPolicy(TOKEN, frozenset({"vitrail.example"}), frozenset({FRIEND}))
+    server = ThreadServer(model_file, access, model_file.parent / "samples")
     yield server
     assert server.stop() == 0
 
 
-def test_the_address_carries_the_token_where_no_server_sees_it(guarded: Server) -> None:
+def test_the_address_carries_the_token_where_no_server_sees_it(guarded: ThreadServer) -> None:
     assert guarded.line == f"model.safetensors is served at http://127.0.0.1:{guarded.port}/#token={TOKEN}"
 
 
@@ -30,13 +31,13 @@ def test_the_address_carries_the_token_where_no_server_sees_it(guarded: Server) 
 @pytest.mark.parametrize(
     "given", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"bearer{TOKEN}"]
 )
-def test_without_the_token_nothing_of_the_model_is_told(guarded: Server, path: str, given: str) -> None:
+def test_without_the_token_nothing_of_the_model_is_told(guarded: ThreadServer, path: str, given: str) -> None:
     told = guarded.get(path, Authorization=given)
     assert (told.status, told.headers["www-authenticate"]) == (401, "Bearer")
     assert told.error
 
 
-def test_with_the_token(guarded: Server) -> None:
+def test_with_the_token(guarded: ThreadServer) -> None:
     assert guarded.get("/v1/model", Authorization=f"Bearer {TOKEN}").status == 200
     body, kind = form(picture())
     assert guarded.ask("POST", "/v1/predict", body, {"Content-Type": kind}).status == 401
@@ -45,11 +46,11 @@ def test_with_the_token(guarded: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/docs", "/openapi.json"])
-def test_what_needs_no_token(guarded: Server, path: str) -> None:
+def test_what_needs_no_token(guarded: ThreadServer, path: str) -> None:
     assert guarded.get(path).status == 200
 
 
-def test_a_foreign_page_may_ask_if_it_was_allowed(guarded: Server) -> None:
+def test_a_foreign_page_may_ask_if_it_was_allowed(guarded: ThreadServer) -> None:
     asked = {"Origin": FRIEND, "Access-Control-Request-Method": "POST"}
     told = guarded.ask("OPTIONS", "/v1/predict", headers=asked)
     assert (told.status, told.headers["access-control-allow-origin"]) == (204, FRIEND)
@@ -58,7 +59,7 @@ def test_a_foreign_page_may_ask_if_it_was_allowed(guarded: Server) -> None:
     assert (told.status, told.headers["access-control-allow-origin"], told.headers["vary"]) == (200, FRIEND, "Origin")
 
 
-def test_no_other_page_may(guarded: Server, server: Server) -> None:
+def test_no_other_page_may(guarded: ThreadServer, server: Server) -> None:
     for origin in ("https://foe.example", "null", f"http://127.0.0.1:{guarded.port + 1}", "http://friend.example"):
         told = guarded.get("/v1/model", Authorization=f"Bearer {TOKEN}", Origin=origin)
         assert told.status == 403 and "access-control-allow-origin" not in told.headers
@@ -84,7 +85,7 @@ def test_a_name_that_points_here_is_not(server: Server, host: str) -> None:
     assert told.status in (400, 403)
 
 
-def test_a_name_that_was_allowed(guarded: Server) -> None:
+def test_a_name_that_was_allowed(guarded: ThreadServer) -> None:
     allowed = f"Bearer {TOKEN}"
     assert guarded.get("/v1/model", Host="vitrail.example:8000", Authorization=allowed).status == 200
     assert guarded.get("/v1/model", Host="other.example", Authorization=allowed).status == 403
@@ -102,7 +103,7 @@ def test_every_answer_carries_the_headers(server: Server) -> None:
 
 
 def test_any_origin_can_be_allowed() -> None:
-    access = Access(origins=frozenset({"*"}))
+    access = AccessPolicy(origins=frozenset({"*"}))
     assert access.check_origin({b"origin": b"https://a.example", b"host": b"localhost"}) == "https://a.example"
-    with pytest.raises(Refusal):
-        Access().check_origin({b"origin": b"https://a.example", b"host": b"localhost"})
+    with pytest.raises(HttpError):
+        AccessPolicy().check_origin({b"origin": b"https://a.example", b"host": b"localhost"})

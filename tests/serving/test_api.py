@@ -14,9 +14,9 @@ from PIL import Image
 import vitrail
 from tests.serving.conftest import LABELS
 from tests.serving.server import Server, form, picture, unpacked
-from vitrail.data.inputs import normalise
-from vitrail.explanation.attention import attention_maps
-from vitrail.infer.reading import read_source
+from vitrail.data.loading.transforms import normalise
+from vitrail.explanation.methods.attention_maps import attention_maps
+from vitrail.inference.read_source import read_source
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,8 @@ def test_health_and_metrics(server: Server) -> None:
     assert server.metric("vitrail_images_in_hand") == 0
     text = server.get("/metrics").body.decode()
     assert 'vitrail_requests_total{path="/v1/predict",status="200"}' in text
-    assert 'vitrail_request_seconds_bucket{path="/v1/predict",le="+Inf"}' in text
+    assert 'vitrail_request_seconds_bucket{le="+Inf",path="/v1/predict"}' in text
+    assert "_created" not in text and text.count("# TYPE vitrail_") == 9
 
 
 def test_unknown_addresses_and_methods_are_refused(server: Server) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.serving.server import run_async
 from vitrail.serving.batching import ModelThread
 
 
@@ -30,46 +31,46 @@ class Held:
 
 async def begun(held: Held, part: int) -> asyncio.Task:
     """One that is in the model, so that all that follow have to wait."""
-    task = asyncio.create_task(held.thread.batched(part))
+    task = asyncio.create_task(held.thread.submit(part))
     await asyncio.to_thread(held.begun.wait, 60)
     return task
 
 
 async def waiting(held: Held, number: int) -> None:
-    while held.thread.waiting < number:
-        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)  # a turn for the tasks: each puts its part into the queue before it waits
+    assert held.thread.queue_length == number
 
 
 def test_what_waits_goes_together_and_comes_back_apart() -> None:
     async def story() -> None:
         held = Held()
         first = await begun(held, 0)
-        others = [asyncio.create_task(held.thread.batched(part)) for part in range(1, 6)]
+        others = [asyncio.create_task(held.thread.submit(part)) for part in range(1, 6)]
         await waiting(held, 5)
         held.go.set()
         assert await asyncio.gather(first, *others) == [0, 10, 20, 30, 40, 50]
         assert held.batches == [[0], [1, 2, 3], [4, 5]]
-        held.thread.end()
+        held.thread.stop()
 
-    asyncio.run(story())
+    run_async(story())
 
 
 def test_what_is_cancelled_while_it_waits_is_never_run() -> None:
     async def story() -> None:
         held = Held()
         first = await begun(held, 0)
-        gone, stays = (asyncio.create_task(held.thread.batched(part)) for part in (1, 2))
+        gone, stays = (asyncio.create_task(held.thread.submit(part)) for part in (1, 2))
         await waiting(held, 2)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        assert held.thread.waiting == 1
+        assert held.thread.queue_length == 1
         first.cancel()  # in the model already: it is run to its end, and nobody hears of it
         held.go.set()
         assert await stays == 20
         assert held.batches == [[0], [2]]
-        held.thread.end()
+        held.thread.stop()
 
-    asyncio.run(story())
+    run_async(story())
 
 
 def test_an_error_is_that_of_its_batch_and_the_thread_goes_on() -> None:
@@ -77,26 +78,26 @@ def test_an_error_is_that_of_its_batch_and_the_thread_goes_on() -> None:
         held = Held()
         held.go.set()
         with pytest.raises(ValueError, match="broken"):
-            await held.thread.batched(-1)
-        assert await held.thread.batched(4) == 40
-        held.thread.end()
+            await held.thread.submit(-1)
+        assert await held.thread.submit(4) == 40
+        held.thread.stop()
 
-    asyncio.run(story())
+    run_async(story())
 
 
 def test_work_of_another_kind_has_its_turn() -> None:
     async def story() -> None:
         held = Held()
         first = await begun(held, 0)
-        before = asyncio.create_task(held.thread.batched(1))
+        before = asyncio.create_task(held.thread.submit(1))
         await waiting(held, 1)
-        alone = asyncio.create_task(held.thread.alone(lambda: list(held.batches)))
+        alone = asyncio.create_task(held.thread.call(lambda: list(held.batches)))
         await waiting(held, 2)
-        after = asyncio.create_task(held.thread.batched(2))
+        after = asyncio.create_task(held.thread.submit(2))
         await waiting(held, 3)
         held.go.set()
         assert await asyncio.gather(first, before, after) == [0, 10, 20]
         assert await alone == [[0], [1, 2]]  # the second batch was gathered around it; then it was its turn
-        held.thread.end()
+        held.thread.stop()
 
-    asyncio.run(story())
+    run_async(story())

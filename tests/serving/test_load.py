@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vitrail
-from tests.serving.server import SECONDS, Answer, Server, form, picture, until
+from tests.serving.server import SECONDS, Answer, Server, ThreadServer, form, picture, until
 
 CLIENTS, EACH = 16, 12
 SLOW = "/v1/explain?method=occlusion"
@@ -54,19 +54,24 @@ def test_every_client_gets_the_answer_to_its_own_image(server: Server, model_fil
 @pytest.fixture
 def busy() -> Iterator[Server]:
     """A model for which an explanation takes a while, and a server that stands few of them."""
-    server = Server("Ti/32", "--patience", str(SECONDS))
+    access = ("--allow-host", "Vitrail.Example", "--allow-origin", "https://friend.example")
+    server = Server("Ti/32", "--patience", str(SECONDS), *access)
     yield server
     server.process.kill()
     server.process.wait()
 
 
 def test_full_cancelled_and_stopped(busy: Server) -> None:
+    # the options of the command reach the server
+    assert busy.get("/healthz", Host="vitrail.example").status == 200
+    assert busy.get("/healthz", Origin="https://friend.example").status == 200
+    assert busy.get("/healthz", Origin="https://foe.example").status == 403
     # more explanations than it takes: those beyond are told to come back
     told = in_threads(lambda _: busy.send(SLOW, picture()), 8)
     refused = [one for one in told if one.status == 503]
     assert {one.status for one in told} == {200, 503}
     assert all(1 <= int(one.headers["retry-after"]) <= 60 and "busy" in one.error for one in refused)
-    assert busy.metric("vitrail_refused_total") == len(refused)
+    assert busy.metric("vitrail_refused_total") == 1 + len(refused)  # with the foe
 
     # clients that hang up: their places are free again, and whoever comes finds one
     body, kind = form(picture())
@@ -109,7 +114,7 @@ def test_a_preset_without_a_head_serves_what_it_can(tmp_path: Path) -> None:
 
     config = preset("mu/4", classes=0, image_size=16, cls_token=False, pool="mean")
     path = Checkpoint(ViT(config), Preprocessing(size=config.image_size), "embed").save(tmp_path / "m.safetensors")
-    server = Server(path)
+    server = ThreadServer(path)
     told = server.get("/v1/model").json
     assert (told["task"], told["labels"], told["prefix"]) == ("embed", None, [])
     assert told["methods"] == ["relevance", "weighted_attention", "rollout", "occlusion"]

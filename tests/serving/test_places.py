@@ -12,16 +12,17 @@ import torch
 from PIL import Image
 
 import vitrail
-from tests.serving.server import Server, picture, unpacked
-from vitrail.model.box_heads import Attention, BoxDecoder
+from tests.serving.server import ThreadServer, picture, unpacked
+from vitrail.data.loading.transforms import letterbox_of
+from vitrail.model.heads.box_heads import Attention, BoxDecoder
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
-from vitrail.serving.answers import Served
-from vitrail.serving.framing import MOST, frame_shown, placed, shares_of, thinned
+from vitrail.serving.forward_batch import ForwardRequest
 from vitrail.serving.limits import Limits
-from vitrail.serving.maps import maps_of_queries
-from vitrail.serving.passing import Part
-from vitrail.tasks.frame import Frame
+from vitrail.serving.map_encoding import decoder_query_maps
+from vitrail.serving.overlays import MAX_MASK_PIXELS, overlay_positions, relative_box, subsample_mask
+from vitrail.serving.served_model import ServedModel
+from vitrail.tasks.letterbox import Letterbox
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -37,11 +38,11 @@ def checkpoint(task: str, head: str, resize: str) -> Checkpoint:
     return Checkpoint(model, Preprocessing(size=config.image_size, resize=resize), task, ["sky", "<b>", "tree"])
 
 
-def test_a_model_of_masks(tmp_path: Path) -> None:
+def test_a_model_of_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = checkpoint("segment", "mask_linear", "pad").save(tmp_path / "model.safetensors")
     data = picture(1, size=(60, 30))
     expected = vitrail.load(path).predict(data)
-    server = Server(path)
+    server = ThreadServer(path)
     (told,) = server.send("/v1/predict", data).json["results"]
     mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(told["mask_png"]))))
     assert (mask == expected["mask"]).all() and mask.shape == (30, 60)
@@ -55,7 +56,7 @@ def test_a_model_of_masks(tmp_path: Path) -> None:
         assert server.send(f"/v1/explain?method={method}", data).json["label"] is None
     assert server.send("/v1/explain?label=sky", data).status == 422
     assert server.send("/v1/walk", data).status == 200
-    assert server.stop() == 0 and server.said == []
+    assert server.stop() == 0 and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -64,22 +65,22 @@ def test_a_model_of_masks(tmp_path: Path) -> None:
 )
 def test_answers_are_those_of_predict(task: str, head: str, resize: str) -> None:
     model = checkpoint(task, head, resize)
-    served = Served(model, "m", Limits(), device="cpu")
+    served = ServedModel(model, "m", Limits(), device="cpu")
     data = picture(2, size=(70, 50))
     read = served.read(data, "it")
-    [told] = served.run([Part(read.pixels, lambda result: served.answer(read, result, 5))])
+    [told] = served.run([ForwardRequest(read.pixels, lambda result: served.answer(read, result, 5))])
     [prediction] = vitrail.Predictor(model, device="cpu").predict([data])
     assert prediction.answer is not None and told.keys() == prediction.answer.keys()
     if task == "segment":
         assert (told["mask"] == prediction.answer["mask"]).mean() > 0.999
     else:
         assert told == prediction.answer
-        assert len(placed(told, read.frame)["boxes"]) == len(told["objects"])
+        assert len(overlay_positions(told, read.letterbox)["boxes"]) == len(told["objects"])
 
 
 def test_a_look_tells_what_the_queries_of_a_decoder_attend_to() -> None:
     model = checkpoint("detect", "box_decoder", "pad")
-    served = Served(model, "m", Limits(), device="cpu")
+    served = ServedModel(model, "m", Limits(), device="cpu")
     read = served.read(picture(3, size=(40, 50)), "it")
     seen = []
 
@@ -91,8 +92,10 @@ def test_a_look_tells_what_the_queries_of_a_decoder_attend_to() -> None:
             seen.append(torch.softmax(query[:, part] @ key[:, part].T / width**0.5, dim=1))
 
     assert isinstance(model.model.head, BoxDecoder)
-    hook = model.model.head.last_look.register_forward_hook(slowly)
-    [maps] = served.run([Part(read.pixels, lambda result: maps_of_queries(model.model, result.queries), block=1)])
+    hook = model.model.head.last_cross_attention.register_forward_hook(slowly)
+    [maps] = served.run(
+        [ForwardRequest(read.pixels, lambda result: decoder_query_maps(model.model, result.query_attention), block=1)]
+    )
     hook.remove()
     found = maps.values()
     assert found.shape == (len(seen), 64, model.config.prefix + 64)  # no more queries than patches
@@ -100,23 +103,23 @@ def test_a_look_tells_what_the_queries_of_a_decoder_attend_to() -> None:
     assert np.abs(found[..., model.config.prefix :] - torch.stack(seen).numpy()).max() <= maps.scale.max() / 255
 
 
-def test_boxes_as_shares_of_what_is_seen() -> None:
-    frame = Frame((50, 100), (8, 0, 24, 32), (32, 32))
-    assert shares_of((0, 0, 100, 50), frame) == [0, 0.25, 1, 0.75]
-    assert shares_of((50, 25, 100, 50), frame) == [0.5, 0.5, 1, 0.75]
-    large = frame_shown((64, 128), Preprocessing(size=(32, 32), resize="window"))
+def test_boxes_as_relative_box_what_is_seen() -> None:
+    frame = Letterbox((50, 100), (8, 0, 24, 32), (32, 32))
+    assert relative_box((0, 0, 100, 50), frame) == [0, 0.25, 1, 0.75]
+    assert relative_box((50, 25, 100, 50), frame) == [0.5, 0.5, 1, 0.75]
+    large = letterbox_of((64, 128), Preprocessing(size=(32, 32), resize="window"))
     assert large.inside == (-16, -48, 48, 80)
-    assert shares_of((48, 16, 80, 48), large) == [0, 0, 1, 1]  # the window in the middle
-    small = frame_shown((10, 20), Preprocessing(size=(32, 32), resize="window"))
+    assert relative_box((48, 16, 80, 48), large) == [0, 0, 1, 1]  # the window in the middle
+    small = letterbox_of((10, 20), Preprocessing(size=(32, 32), resize="window"))
     assert small.inside == (11, 6, 21, 26)
 
 
-def test_a_large_mask_is_thinned_to_be_shown() -> None:
-    assert thinned(np.zeros((4000, 3000), np.uint8)).size <= MOST
-    assert thinned(np.zeros((40, 30), np.uint8)).shape == (40, 30)
+def test_a_large_mask_is_subsample_mask_to_be_shown() -> None:
+    assert subsample_mask(np.zeros((4000, 3000), np.uint8)).size <= MAX_MASK_PIXELS
+    assert subsample_mask(np.zeros((40, 30), np.uint8)).shape == (40, 30)
 
 
 def test_too_many_windows_are_refused() -> None:
-    served = Served(checkpoint("segment", "mask_linear", "window"), "m", Limits(), device="cpu")
+    served = ServedModel(checkpoint("segment", "mask_linear", "window"), "m", Limits(), device="cpu")
     with pytest.raises(vitrail.UnreadableImage, match="more than 64 windows"):
         served.read(picture(size=(400, 400)), "it")

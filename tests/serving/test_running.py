@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from vitrail.cli import main, parser
+from tests.serving.server import AppClient
+from vitrail.cli import main
+from vitrail.commands.serve import serve
 from vitrail.errors import VitrailError
-from vitrail.serving.limits import Limits, Places, resized_pixels
-from vitrail.serving.refusals import Refusal
-from vitrail.serving.running import check_access, limits_of, listening, serve
-from vitrail.serving.still import samples_of
+from vitrail.inference.engine import open_model
+from vitrail.serving.http_errors import HttpError
+from vitrail.serving.image_limits import resized_pixels
+from vitrail.serving.limits import Capacity, Limits
+from vitrail.serving.routes.static_files import read_samples
+from vitrail.serving.server import bind_socket, check_access_options, limits_from_options
 from vitrail.weights.preprocessing import Preprocessing
 
 
@@ -31,9 +35,14 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no file, folder or preset" in capsys.readouterr().err
 
 
+def test_the_token_of_the_command_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "mu/4", "--port", "0", "--token", "short"]) == 2
+    assert "8 or more plain characters" in capsys.readouterr().err
+
+
 def test_a_host_that_is_not_there() -> None:
     with pytest.raises(VitrailError, match="cannot listen on"):
-        listening("192.0.2.1", 0)
+        bind_socket("192.0.2.1", 0)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,45 +61,54 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("token", ["short", "with a space", "caf\u00e9-caf\u00e9", ""])
 def test_tokens_that_no_header_could_carry(token: str) -> None:
     with pytest.raises(VitrailError, match="8 or more plain characters"):
-        check_access(token, [])
+        check_access_options(token, [])
 
 
 @pytest.mark.parametrize("origin", ["example.org", "https://example.org/", "ftp://example.org", "https://"])
 def test_origins_that_no_browser_would_send(origin: str) -> None:
     with pytest.raises(VitrailError, match="an origin looks like"):
-        check_access(None, [origin])
-    check_access(None, ["*", "https://example.org:8000"])
+        check_access_options(None, [origin])
+    check_access_options(None, ["*", "https://example.org:8000"])
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "x"])
 def test_ports_that_are_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parser().parse_args(["serve", "m", "--port", port])
+        main(["serve", "m", "--port", port])
     assert "not a port" in capsys.readouterr().err
 
 
 def test_a_folder_of_samples_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(VitrailError, match="there is no folder"):
-        samples_of("mu/4", tmp_path / "none")
-    assert samples_of("mu/4", None) == [] and samples_of("mu/4", tmp_path) == []
+        read_samples("mu/4", tmp_path / "none")
+    assert read_samples("mu/4", None) == [] and read_samples("mu/4", tmp_path) == []
 
 
 def test_limits_fit_together() -> None:
-    assert limits_of(images=None, waiting=3).images == 3  # more than all places could never be taken
-    assert limits_of(pixels=7).pixels == 7
+    assert limits_from_options(images=None, queue=3).images == 3  # more than all places could never be taken
+    assert limits_from_options(pixels=7).pixels == 7
 
 
 def test_places_come_back_however_it_ends() -> None:
-    places = Places(3, "tests")
-    with pytest.raises(KeyError), places.take(2):
-        with pytest.raises(Refusal) as refused, places.take(2):
+    places = Capacity(3, "tests")
+    with pytest.raises(KeyError), places.reserve(2):
+        with pytest.raises(HttpError) as refused, places.reserve(2):
             pass
-        assert refused.value.status == 503 and places.taken == 2
+        assert refused.value.status_code == 503 and places.used == 2
         raise KeyError
-    assert places.taken == 0
+    assert places.used == 0
 
 
 @pytest.mark.parametrize(("resize", "most"), [("crop", 224 * 224 * 100), ("pad", 224 * 224), ("squash", 224 * 224)])
 def test_what_resizing_makes_of_a_strip(resize: str, most: float) -> None:
     assert resized_pixels(10, 1000, Preprocessing(resize=resize)) == pytest.approx(most)
     assert Limits().pixels > resized_pixels(3000, 4000, Preprocessing())
+
+
+def test_fastapi_sends_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can, and an environment variable would be enough."""
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
+    client = AppClient(open_model("mu/16", untrained=True))
+    client.close()
+    settings = getattr(client.app.app, "_telemetry", {})  # versions before it had none
+    assert not any(settings.values()), settings

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.tasks import Mix, task_for
-from vitrail.tasks.task import mixed
+from vitrail.tasks.registry import task_for
+from vitrail.tasks.task import Mix, mixed
 
 TARGETS = {
     "classify": [0, 1, 2, 1, 0, 2, 2, 1],
@@ -203,7 +203,9 @@ def test_metrics_are_shown_as_people_read_them():
 
 
 def test_unknown_names_and_settings_are_refused():
-    with pytest.raises(VitrailError, match="'guess'; choose one of classify, detect, multilabel, regress, segment"):
+    with pytest.raises(
+        VitrailError, match="'guess'; choose one of classify, depth, detect, multilabel, regress, segment"
+    ):
         task_for("guess", ["a"])
     with pytest.raises(VitrailError, match="'heavy'; choose one of none, inverse, sqrt"):
         task_for("classify", ["a"], "heavy")

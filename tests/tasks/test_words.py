@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vitrail.tasks.task import task_for
+from vitrail.tasks.registry import task_for
 
 
 def test_every_task_in_words() -> None:

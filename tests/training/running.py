@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from tests.warm_process import ENVIRONMENT, Running, begin_vitrail, run_together, run_vitrail
+
 BIN = Path(sys.executable).parent
 CLASSES = ("cat", "dog", "owl")
 TINY = """
@@ -46,25 +48,17 @@ def write_pictures(folder: Path, each: int = 20, classes: tuple[str, ...] = CLAS
     return folder
 
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
 def vitrail(*arguments: object, processes: int = 1, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(arguments, processes), cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
-    )
+    return run_vitrail(arguments, cwd) if processes == 1 else run_together(arguments, processes, cwd)
 
 
-def command(arguments: tuple[object, ...], processes: int) -> list[str]:
-    own = [str(BIN / "vitrail"), *map(str, arguments)]
+def begin(*arguments: object, processes: int = 1) -> Running | subprocess.Popen[str]:
+    """Several processes are started by torchrun, as users do."""
     if processes == 1:
-        return own
-    return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}", "--no-python", *own]
-
-
-def begin(*arguments: object, processes: int = 1) -> subprocess.Popen[str]:
+        return begin_vitrail(arguments)
+    torchrun = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}", "--no-python"]
     return subprocess.Popen(
-        command(arguments, processes),
+        [*torchrun, str(BIN / "vitrail"), *map(str, arguments)],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -73,7 +67,7 @@ def begin(*arguments: object, processes: int = 1) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], bool], running: Running | subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
         assert running.poll() is None, running.communicate()[0]
@@ -81,7 +75,7 @@ def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> N
         time.sleep(0.005)
 
 
-def kill(running: subprocess.Popen[str], number: int = signal.SIGKILL) -> str:
+def kill(running: Running | subprocess.Popen[str], number: int = signal.SIGKILL) -> str:
     """The whole group, as a power cut would; what it had printed."""
     os.killpg(running.pid, number)
     return running.communicate(timeout=60)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from PIL import Image
 import vitrail
 from tests.training.running import begin, kill, wait_for
 from tests.training.running import vitrail as command
-from vitrail.data.make_data import make_data
+from vitrail.commands.make_data import make_data
 from vitrail.errors import VitrailError
-from vitrail.training.finish import Finished
+from vitrail.tasks.segment.mask_files import MaskFile
 from vitrail.training.settings import Settings
+from vitrail.training.stages.finish_run import Finished
 from vitrail.weights.load import load
 
 SMALL: dict[str, Any] = {
@@ -73,7 +75,7 @@ def test_boxes_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("task", ["segment", "detect"])
 def test_a_killed_run_goes_on_bit_for_bit(few: Path, tmp_path: Path, task: str) -> None:
     settings = tmp_path / "settings.toml"
-    Settings().with_values(SMALL | {"train.epochs": 6.0, "train.save_minutes": 0.0}).write(settings)
+    Settings().with_values(SMALL | {"train.epochs": 3.0, "train.save_minutes": 0.0}).write(settings)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     arguments = ["train", str(few), "--task", task, "--settings", str(settings), "--out"]
     assert command(*arguments, whole).returncode == 0
@@ -120,6 +122,27 @@ def test_a_classifier_becomes_a_segmenter(few: Path, tmp_path: Path) -> None:
         few, tmp_path / "again", task="classify", start=tmp_path / "masks" / "model.safetensors", settings=settings
     )
     assert back.checkpoint.config.head == "linear"
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["whole", "one broken"])
+def test_a_training_mask_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool) -> None:
+    """To know whether it is broken, to count its classes, and to learn from it. (A small sample is read before, when
+    the layout is recognised.)"""
+    make_data("shapes", tmp_path / "data", images=40, size=32, task="segment")
+    masks = sorted((tmp_path / "data" / "masks" / "train").iterdir())
+    if damaged:
+        masks[3].write_bytes(masks[3].read_bytes()[:40])
+    reads: Counter[str] = Counter()
+    read = MaskFile.read
+
+    def counting(self: MaskFile) -> Any:
+        reads[self.path.name] += self.path.parent.name == "train"
+        return read(self)
+
+    monkeypatch.setattr(MaskFile, "read", counting)
+    monkeypatch.setattr("vitrail.tasks.segment.mask_folders.sample_finding", lambda masks: [])
+    trained(tmp_path / "data", tmp_path / "run", "segment", train__epochs=2.0)
+    assert max(reads.values()) == 1 and len(+reads) >= len(masks) - 1
 
 
 def test_a_broken_mask_is_named_and_left_out(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.training.failure import in_a_sentence
-from vitrail.training.loop import Diverged
+from vitrail.training.failure import Diverged, in_a_sentence
 from vitrail.training.settings import Recipe
 
 

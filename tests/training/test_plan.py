@@ -3,9 +3,9 @@
 import pytest
 
 from vitrail.errors import VitrailError
-from vitrail.training.plan import Pace, Plan, length_of, steps_within
+from vitrail.training.plan import Plan, StepTiming, length_of, steps_within
 
-PACE = Pace(few_tokens=0.5, all_tokens=1.0, evaluation=1.0, ending=10.0)
+PACE = StepTiming(few_tokens=0.5, all_tokens=1.0, evaluation=1.0, ending=10.0)
 
 
 def plan(**changes):
@@ -17,7 +17,7 @@ def plan(**changes):
 
 
 def test_a_plan_reads_back_the_same(tmp_path):
-    timed = plan(seconds=100.0, pace=PACE).corrected(10, 9.0, 0.4, 0.7, 0.05)
+    timed = plan(seconds=100.0, timing=PACE).corrected(10, 9.0, 0.4, 0.7, 0.05)
     for one in (plan(), timed):
         one.write(tmp_path / "plan.json")
         assert Plan.read(tmp_path / "plan.json") == one
@@ -42,7 +42,7 @@ def test_steps_fill_the_time_with_both_kinds_of_steps_and_the_measuring():
 
 
 def test_a_faster_machine_than_thought_makes_a_longer_run():
-    first = plan(seconds=600.0, pace=PACE, lengths=(length_of(steps_within(600, PACE, 0.7), 0.7, 0.05),))
+    first = plan(seconds=600.0, timing=PACE, lengths=(length_of(steps_within(600, PACE, 0.7), 0.7, 0.05),))
     assert not first.correction_is_due(7, 500.0) and not first.correction_is_due(30, 23.0)
     assert first.correction_is_due(80, 24.0)
     second = first.corrected(80, 24.0, step_seconds=0.25, keep_until=0.7, warmup=0.05)
@@ -64,7 +64,7 @@ def test_evaluations():
 
 
 def test_evaluations_that_take_long_are_few():
-    slow = Pace(few_tokens=3.0, all_tokens=3.0, evaluation=13.0)
+    slow = StepTiming(few_tokens=3.0, all_tokens=3.0, evaluation=13.0)
     assert [slow.evaluations(seconds) for seconds in (30, 200, 600, 3600)] == [2, 3, 9, 12]
     steps = steps_within(200.0, slow, 0.0, evaluations=3)
     assert steps == 53

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.training.running import TINY, begin, kill, vitrail, wait_for, write_pictures
-from vitrail.training.state import States
+from vitrail.training.checkpointing import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def rows(run: Path) -> list[dict]:
 def kill_after(step: int, *arguments: object, processes: int = 1, run: Path) -> None:
     """SIGKILL as soon as the state of that step is on disk: somewhere in the next one."""
     running = begin(*arguments, processes=processes)
-    wait_for(lambda: max(States(run / "checkpoint").steps(), default=0) >= step, running)
+    wait_for(lambda: max(Checkpoints(run / "checkpoint").steps(), default=0) >= step, running)
     kill(running)
     assert not (run / "model.safetensors").exists()
 
@@ -62,7 +62,7 @@ def test_killed_and_resumed_is_bit_equal(tmp_path, whole, tiny, workers):
     assert done.returncode == 0, done.stderr
     assert "resumed after step" in done.stdout
     assert_same(whole / "whole", run)
-    assert len(States(run / "checkpoint").steps()) == 2
+    assert len(Checkpoints(run / "checkpoint").steps()) == 2
 
 
 def test_killed_before_the_first_state(tmp_path, whole):
@@ -80,7 +80,7 @@ def test_killed_before_the_first_state(tmp_path, whole):
 def test_a_damaged_last_state_falls_back_to_the_one_before(tmp_path, whole, damage):
     data, run = whole / "data", tmp_path / "damaged"
     kill_after(6, "train", data, "--out", run, "--settings", whole / "tiny.toml", run=run)
-    states = States(run / "checkpoint")
+    states = Checkpoints(run / "checkpoint")
     last = states.path(states.steps()[-1])
     content = bytearray(last.read_bytes())
     if damage == "truncated":
@@ -101,7 +101,7 @@ def test_a_damaged_last_state_falls_back_to_the_one_before(tmp_path, whole, dama
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, whole, number, code):
     data, run = whole / "data", tmp_path / "stopped"
     running = begin("train", data, "--out", run, "--settings", whole / "tiny.toml")
-    wait_for(lambda: bool(States(run / "checkpoint").steps()), running)
+    wait_for(lambda: bool(Checkpoints(run / "checkpoint").steps()), running)
     os.kill(running.pid, number)
     said = running.communicate(timeout=60)[0]
     assert running.returncode == code, said
@@ -140,7 +140,7 @@ def test_a_killed_process_of_two_and_resume_is_bit_equal(tmp_path, pictures, tin
     done = vitrail("train", pictures, "--out", unstopped, "--settings", settings, *flags, processes=2)
     assert done.returncode == 0, done.stdout + done.stderr
     running = begin("train", pictures, "--out", run, "--settings", settings, *flags, processes=2)
-    wait_for(lambda: max(States(run / "checkpoint").steps(), default=0) >= 4, running)
+    wait_for(lambda: max(Checkpoints(run / "checkpoint").steps(), default=0) >= 4, running)
     os.kill(a_worker(running.pid), signal.SIGKILL)  # torchrun notices and ends the other
     said = running.communicate(timeout=120)[0]
     assert running.returncode != 0, said

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from vitrail.errors import VitrailError
-from vitrail.training.schedule import learning_rate
+from vitrail.training.optim.schedule import learning_rate
 from vitrail.training.settings import Settings
 
 
@@ -25,6 +25,50 @@ def test_the_written_file_reads_back_the_same_and_explains_every_setting(tmp_pat
     assert all(
         text[i - 1].startswith("# ") for i, line in enumerate(text) if " = " in line and not line.startswith("#")
     )
+
+
+def test_what_is_not_set_is_none_and_a_commented_line(tmp_path):
+    assert Settings().train.lr is None and Settings().augment.flip is None and Settings().data.ignore is None
+    lines = Settings().to_toml().splitlines()
+    assert "# lr = (not set)" in lines and lines[lines.index("# lr = (not set)") - 1].startswith("# peak learning rate")
+    chosen = Settings().where_unset({"train.lr": 0.1, "train.clip": 2.0})
+    assert (chosen.train.lr, chosen.train.clip) == (0.1, 1.0)
+    assert chosen.where_unset({"train.lr": 0.2}) == chosen
+    assert chosen.with_values({"train.lr": None}) == Settings()
+    assert chosen.changed() == {"train.lr": 0.1}
+
+
+EARLIER = """
+[data]
+layout = "auto"
+targets = ""
+ignore = -1
+validation = 0.0
+[model]
+model = "auto"
+start = ""
+image_size = 0
+stem_blocks = -1
+crop_fraction = 0
+[train]
+epochs = 0.0
+lr = 0.0
+mixup = -1.0
+cutmix = 0.0
+drop_path = -1
+precision = "auto"
+patience = 0
+[augment]
+flip = "auto"
+erase = -1.0
+"""
+
+
+def test_files_of_earlier_versions_are_read_with_their_spellings_of_unset(tmp_path):
+    (tmp_path / "earlier.toml").write_text(EARLIER)
+    settings = Settings.read(tmp_path / "earlier.toml")
+    assert settings == Settings().with_values({"train.cutmix": 0.0})  # where 0 is a value, it stays one
+    assert settings.train.patience == 0
 
 
 @pytest.mark.parametrize(

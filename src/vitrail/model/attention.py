@@ -39,6 +39,13 @@ def attend_by_matmul(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
     return F.dropout(scores.softmax(dim=-1), dropout).to(v.dtype) @ v  # (B, heads, queries, d)
 
 
+def attention_weights(q: Tensor, k: Tensor) -> Tensor:
+    """softmax(Q K^T / sqrt(d)) of q (B, heads, Q, d) and k (B, heads, M, d), in float32: (B, heads, Q, M).
+
+    Only for looking inside: the network itself runs fused attention, which never holds these weights."""
+    return (q.float() * q.shape[-1] ** -0.5 @ k.float().transpose(-2, -1)).softmax(dim=-1)
+
+
 class SelfAttention(nn.Module):
     """(B, M, D) -> (B, M, D)."""
 
@@ -52,7 +59,7 @@ class SelfAttention(nn.Module):
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
 
-    def project(self, x: Tensor, turns: Tensor | None, queries: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, rope: Tensor | None, queries: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """Q of the first `queries` tokens (None: all), K and V of all: (B, heads, M, d) each."""
         if queries is None:
             q, k, v = self.split(self.qkv(x), 3)
@@ -63,9 +70,9 @@ class SelfAttention(nn.Module):
             k, v = self.split(F.linear(x, weight[1], bias[1]), 2)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        if turns is not None:
-            q = rotate(q, turns) if queries is None else q  # the first tokens are prefix tokens, which are not turned
-            k = rotate(k, turns)
+        if rope is not None:
+            q = rotate(q, rope) if queries is None else q  # the first tokens are prefix tokens, which are not turned
+            k = rotate(k, rope)
         return q, k, v
 
     def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
@@ -73,8 +80,8 @@ class SelfAttention(nn.Module):
         x = x.reshape(*x.shape[:2], parts, self.heads, self.head_dim)
         return x.permute(2, 0, 3, 1, 4).unbind(0)
 
-    def forward(self, x: Tensor, turns: Tensor | None = None, queries: int | None = None) -> Tensor:
-        q, k, v = self.project(x, turns, queries)
+    def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
+        q, k, v = self.project(x, rope, queries)
         heads = attend(q, k, v, self.attention_dropout, self.training)  # (B, heads, M, d)
         concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)
         return self.dropout(self.out(concatenated))

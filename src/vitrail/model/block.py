@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.model.attention import SelfAttention
+from vitrail.model.attention import SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
 
 
@@ -35,7 +35,7 @@ class MLP(nn.Module):
         return self.dropout(self.down(x))  # (B, M, D)
 
 
-class Branch(nn.Module):
+class LayerScaleDropPath(nn.Module):
     """What a residual branch does to its result before it is added: layer scale, then drop path."""
 
     def __init__(self, config: ViTConfig, drop_path: float) -> None:
@@ -60,15 +60,27 @@ class Block(nn.Module):
         self.pre = config.norm == "pre"
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.attention = SelfAttention(config)
-        self.branch1 = Branch(config, drop_path)
+        self.branch1 = LayerScaleDropPath(config, drop_path)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = MLP(config)
-        self.branch2 = Branch(config, drop_path)
+        self.branch2 = LayerScaleDropPath(config, drop_path)
 
-    def forward(self, x: Tensor, turns: Tensor | None = None, queries: int | None = None) -> Tensor:
+    def attention_input(self, x: Tensor) -> Tensor:
+        """What attention takes of the block's input: pre-norm blocks normalise first."""
+        return self.norm1(x) if self.pre else x
+
+    def qkv(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V of all tokens as attention takes them, from the block's input (B, M, D): (B, heads, M, d) each."""
+        return self.attention.project(self.attention_input(x), rope, None)
+
+    def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor) -> Tensor:
+        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M)."""
+        return attention_weights(q[:, :, queries], k)
+
+    def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
         """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others."""
         if self.pre:
-            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), turns, queries))
+            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries))
             return x + self.branch2(self.mlp(self.norm2(x)))
-        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, turns, queries)))
+        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries)))
         return self.norm2(x + self.branch2(self.mlp(x)))

@@ -16,7 +16,7 @@ from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.model.dense import DenseHead
+    from vitrail.model.heads.dense_head import DenseHead
 
 FLOAT32 = 4  # bytes
 
@@ -156,7 +156,7 @@ def _head_multiply_adds(config: ViTConfig) -> int:
 def _dense_head(config: ViTConfig) -> DenseHead:
     import torch  # here, for the arithmetic of all other heads needs none
 
-    from vitrail.model.dense import build_dense_head
+    from vitrail.model.heads.dense_head import build_dense_head
 
     with torch.device("meta"):
         return build_dense_head(config)
@@ -167,7 +167,7 @@ def _dense_head_multiply_adds(config: ViTConfig) -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from vitrail.model.dense import Seen
+    from vitrail.model.heads.dense_head import EncoderFeatures
 
     head = _dense_head(config).to_empty(device="cpu").eval()
     for tensor in (*head.parameters(), *head.buffers()):
@@ -176,7 +176,7 @@ def _dense_head_multiply_adds(config: ViTConfig) -> int:
     images = torch.zeros(1, config.channels, *config.image_size)
     among = config.queries if config.head in QUERIES_AMONG_TOKENS else 0
     queries = torch.zeros(1, among, config.width)
-    seen = Seen(images, _stem_maps(config), config.grid, (patches,) * len(head.taps), queries)
+    seen = EncoderFeatures(images, _stem_maps(config), config.grid, (patches,) * len(head.out_indices), queries)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         head(seen)
     return counter.get_total_flops() // 2

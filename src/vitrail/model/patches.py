@@ -130,6 +130,12 @@ class ConvStem(nn.Module):
     def train(self, mode: bool = True) -> ConvStem:
         return super().train(mode and not self.frozen)
 
+    @property
+    def first_convolution(self) -> nn.Conv2d:
+        first = self.layers[0]
+        assert isinstance(first, nn.Conv2d)
+        return first
+
     def forward(self, images: Tensor) -> Tensor:
         return self.tokens(self.layers(channels_last(images)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vitrail.model.attention import attend
+from vitrail.model.attention import attend, attention_weights
 from vitrail.model.block import MLP
 from vitrail.model.config import ViTConfig
 
@@ -23,11 +23,22 @@ class AttentionPool(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor) -> Tensor:
-        batch, tokens, width = x.shape
+    def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Q of the learned query, (B, heads, 1, d); K and V of the tokens, (B, heads, M, d) each."""
+        batch, tokens, _ = x.shape
         q = self.q(self.query).reshape(1, 1, self.heads, self.head_dim).transpose(1, 2).expand(batch, -1, -1, -1)
         kv = self.kv(x).reshape(batch, tokens, 2, self.heads, self.head_dim)
-        k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, M, d)
+        k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v
+
+    def weights(self, x: Tensor) -> Tensor:
+        """(B, M, D) -> (B, heads, M): how much the learned query attends to each token. Rows sum to 1."""
+        q, k, _ = self.qkv(x)
+        return attention_weights(q, k)[:, :, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, _, width = x.shape
+        q, k, v = self.qkv(x)
         pooled = self.out(attend(q, k, v, training=self.training).reshape(batch, 1, width))  # (B, 1, D)
         return (pooled + self.mlp(self.norm(pooled))).squeeze(1)  # (B, D)
 
@@ -38,6 +49,7 @@ class Pool(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.kind, self.prefix = config.pool, config.prefix
+        self.class_tokens = 1 + int(config.distillation)  # [CLS], and DeiT's [DIST], whose head has the same say
         self.attention = AttentionPool(config) if config.pool == "attention" else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,3 +62,14 @@ class Pool(nn.Module):
             return patches
         mean = patches.mean(dim=1)
         return mean if self.kind == "mean" else torch.cat([x[:, 0], mean], dim=-1)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """(B, M, D) -> (B, M): how much of each token the pooled vector holds. Rows sum to 1."""
+        if self.attention is not None:
+            return self.attention.weights(x).mean(1)
+        weights = x.new_zeros(x.shape[:2], dtype=torch.float32)
+        if self.kind in ("cls", "cls_mean"):
+            weights[:, : self.class_tokens] = 1 / self.class_tokens
+        if self.kind in ("mean", "cls_mean", "none"):
+            weights[:, self.prefix :] = 1 / (x.shape[1] - self.prefix)
+        return weights / weights.sum(dim=1, keepdim=True)

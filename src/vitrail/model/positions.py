@@ -145,9 +145,9 @@ class RotaryPositions(nn.Module):
         return native if known(grid) and grid == self.grid else self.compute(grid, native.device).to(native.dtype)
 
 
-def rotate(x: Tensor, turns: Tensor) -> Tensor:
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
     """Turn the last N of (B, heads, tokens, d) by (2, N, d); the prefix tokens before them stay."""
-    cos, sin = turns.to(x.dtype)
+    cos, sin = rope.to(x.dtype)
     prefix, patches = x.split([x.shape[2] - cos.shape[0], cos.shape[0]], dim=2)
     first, second = patches.chunk(2, dim=-1)
     turned = patches * cos + torch.cat([-second, first], dim=-1) * sin

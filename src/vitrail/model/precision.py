@@ -25,7 +25,8 @@ def computes_bf16(device: str) -> bool:
     return device == "mps"
 
 
-def autocast(device: str | torch.device) -> torch.autocast:
-    """Mixed precision where it is faster: bfloat16 autocast, or a context that changes nothing."""
+def autocast(device: str | torch.device, precision: str = "auto") -> torch.autocast:
+    """Mixed precision: bfloat16 autocast, or a context that changes nothing. "auto" is bfloat16 where it is faster."""
     kind = torch.device(device).type
-    return torch.autocast(kind, dtype=torch.bfloat16, enabled=computes_bf16(kind))
+    enabled = computes_bf16(kind) if precision == "auto" else precision == "bfloat16"
+    return torch.autocast(kind, dtype=torch.bfloat16, enabled=enabled)

@@ -7,15 +7,16 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.model.block import Block, Branch
+from vitrail.model.block import Block, LayerScaleDropPath
 from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
-from vitrail.model.dense import DenseHead, Seen, build_dense_head
-from vitrail.model.patches import ConvStem, build_stem, check_images, pad_to_patches
+from vitrail.model.encoder import Capture, Embedding, Encoder
+from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
+from vitrail.model.heads.linear_head import LinearHead
+from vitrail.model.patches import ConvStem, FeatureStem, build_stem, check_images, pad_to_patches
 from vitrail.model.pooling import AttentionPool, Pool
-from vitrail.model.positions import BlockPositions, RotaryPositions, build_positions
+from vitrail.model.positions import BlockPositions, Grid, RotaryPositions, build_positions
 from vitrail.model.presets import preset
 
 
@@ -28,35 +29,10 @@ class Features(NamedTuple):
     queries: Tensor  # (B, Q, D)
     patches: Tensor  # (B, N, D), row by row
     grid: tuple[int, int]  # N = h w
-    blocks: tuple[Tensor, ...] = ()  # the asked blocks' outputs, (B, prefix + N, D) each, before the final norm
+    blocks: tuple[Tensor, ...] = ()  # the requested blocks' outputs, (B, prefix + N, D) each, before the final norm
 
 
-class Head(nn.Module):
-    """Dropout, then one linear layer, or an MLP with one tanh layer as in the ViT paper's pre-training."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(config.head_dropout)
-        width = config.pooled_width
-        self.hidden = nn.Linear(width, config.head_width) if config.head_width is not None else None
-        self.out = nn.Linear(config.head_width or width, config.classes, bias=config.head_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.dropout(x)
-        if self.hidden is not None:
-            x = torch.tanh(self.hidden(x))
-        return self.out(x)
-
-
-def without_head(model: ViT) -> ViT:
-    """The same network, its weights shared, that ends in the pooled vector. Queries among the tokens stay there."""
-    encoder = ViT(model.config.replace(classes=0), getattr(model.stem, "cnn", None))
-    kept = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("head.")}
-    encoder.load_state_dict(kept, assign=True)
-    return encoder.train(model.training)
-
-
-class ViT(nn.Module):
+class ViT(Encoder):
     """`ViT("S/16")` or `ViT(ViTConfig(...))`. `cnn` is the user's feature extractor for stem="features"."""
 
     def __init__(self, config: ViTConfig | str, cnn: nn.Module | None = None, freeze_cnn: bool = False) -> None:
@@ -80,53 +56,93 @@ class ViT(nn.Module):
         norm_width = config.pooled_width if config.final_norm == "pooled" else config.width
         self.norm = nn.LayerNorm(norm_width, eps=config.norm_eps) if config.final_norm != "none" else None
         self.pool = Pool(config)
-        self.head: Head | DenseHead | None = None
+        self.head: LinearHead | DenseHead | None = None
         if config.classes:
-            self.head = build_dense_head(config) if config.is_dense else Head(config)
+            self.head = build_dense_head(config) if config.is_dense else LinearHead(config)
         two_heads = config.classes and config.distillation and not config.is_dense
-        self.distillation_head = Head(config) if two_heads else None
-        self.checkpointing = False  # recompute each block's activations in the backward pass, to save memory
-        self.initialise()
+        self.distillation_head = LinearHead(config) if two_heads else None
+        if not next(self.parameters()).is_meta:  # no memory yet: weights are loaded. normal_ would import torch._dynamo
+            self.initialise()
+
+    @property
+    def prefix(self) -> int:
+        return self.config.prefix
 
     def forward(
-        self, images: Tensor, pad: bool = False, keep: Tensor | None = None, hints: Tensor | None = None
+        self,
+        images: Tensor,
+        pad: bool = False,
+        keep: Tensor | None = None,
+        denoising_queries: Tensor | None = None,
+        capture: Capture | None = None,
     ) -> Tensor:
         """(B, C, H, W) -> (B, classes), or the pooled (B, D) when there is no head, or what a dense head gives.
 
-        `keep` (K,): training on some of the patches only, by their numbers. They know their places already, so the
-        others can be left out: half the tokens are half the work, and every one learns not to rely on the rest.
+        keep (K,): train on some of the patches only, by their numbers. They carry their positions already, so the
+        others can be left out: half the tokens are half the work, and every token learns not to rely on the rest.
+        capture: what to keep of this pass, for looking inside.
         """
         if isinstance(self.head, DenseHead):
-            return self.head(self.seen(images, self.head.taps, pad), hints)
-        x, turns, grid = self.embed(images, pad)  # (B, prefix + N, D)
-        rows = None
+            return self.head(self.encoder_features(images, self.head.out_indices, pad, capture), denoising_queries)
+        return self.forward_embedding(self.embed(images, pad), keep, capture)
+
+    def forward_embedding(
+        self, embedding: Embedding, keep: Tensor | None = None, capture: Capture | None = None
+    ) -> Tensor:
+        """From what the first block takes to the answer of a head that reads one vector."""
+        kept = None
         if keep is not None:
-            prefix = torch.arange(self.config.prefix, device=keep.device)
-            rows = torch.cat([prefix, keep + self.config.prefix])
-            x = x.index_select(1, rows)  # (B, prefix + K, D)
-            turns = None if turns is None else turns.index_select(1, keep)
+            prefix = torch.arange(self.prefix, device=keep.device)
+            kept = torch.cat([prefix, keep + self.prefix])
+            rope = None if embedding.rope is None else embedding.rope.index_select(1, keep)
+            embedding = Embedding(embedding.tokens.index_select(1, kept), rope, embedding.grid)  # (B, prefix + K, D)
         # With [CLS] pooling nobody reads the last block's patches, so they are attended to but not carried on: the same
         # answer, for 7 % fewer multiply-adds in S/16.
         read = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
-        for i, block in enumerate(self.blocks[:-1]):
-            x = self.placed_again(self.run(block, x, turns), i, grid, rows)
-        x = self.run(self.blocks[-1], x, turns, read)
+        return self.answer(self.encode(embedding, capture, kept, read), capture)
+
+    def answer(self, x: Tensor, capture: Capture | None = None) -> Tensor:
+        """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes).
+
+        Without a head that reads one vector (none at all, or a dense one): the pooled vector, (B, D)."""
+        x = self.norm_tokens(x)
         if self.distillation_head is not None:  # DeiT: two tokens, two heads, the mean of their answers
             assert self.head is not None
-            cls, distillation = (x if self.norm is None else self.norm(x)).unbind(1)
-            return (self.head(cls) + self.distillation_head(distillation)) / 2
-        return self.answer(x)
-
-    def answer(self, x: Tensor) -> Tensor:
-        """(B, prefix + N, D) -> pooling, norm, head -> (B, classes)."""
-        if self.config.final_norm == "pooled":
-            assert self.norm is not None
-            x = self.norm(self.pool(x))  # (B, D)
+            pooled, distillation = self.norm_pooled(x[:, 0]), self.norm_pooled(x[:, 1])
+            outputs = (self.head(pooled) + self.distillation_head(distillation)) / 2
         else:
-            x = self.pool(self.normed(x))
-        return self.head(x) if isinstance(self.head, Head) else x
+            pooled = self.pool_tokens(x)
+            outputs = self.head(pooled) if isinstance(self.head, LinearHead) else pooled
+        if capture is not None:
+            capture.normed = x
+            capture.pooled = pooled if pooled.dim() == 2 else pooled.mean(1)
+        return outputs
 
-    def seen(self, images: Tensor, taps: Sequence[int], pad: bool = False) -> Seen:
+    def norm_tokens(self, x: Tensor) -> Tensor:
+        return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
+
+    def pool_tokens(self, x: Tensor) -> Tensor:
+        """(B, prefix + N, D), after `norm_tokens` -> (B, D); (B, N, D) with pool "none"."""
+        return self.norm_pooled(self.pool(x))
+
+    def pool_weights(self, x: Tensor) -> Tensor:
+        return self.pool.weights(x)
+
+    def pool_attention(self, x: Tensor) -> Tensor:
+        """Of attention pooling: (B, prefix + N, D), after `norm_tokens` -> (B, heads, prefix + N), rows sum to 1."""
+        if self.pool.attention is None:
+            raise VitrailError(
+                f"this model pools by {self.config.pool!r}: only pool 'attention' has a query of its own"
+            )
+        return self.pool.attention.weights(x)
+
+    def norm_pooled(self, x: Tensor) -> Tensor:
+        """The final norm, where it is one over the pooled vector (B, D)."""
+        return self.norm(x) if self.norm is not None and self.config.final_norm == "pooled" else x
+
+    def encoder_features(
+        self, images: Tensor, out_indices: Sequence[int], pad: bool = False, capture: Capture | None = None
+    ) -> EncoderFeatures:
         """What a dense head reads: the patches after some blocks, and the queries after the last."""
         images, grid = self.in_patches(images, pad)
         maps: tuple[Tensor, ...] = ()
@@ -135,37 +151,32 @@ class ViT(nn.Module):
             tokens = self.stem.tokens(maps[-1])
         else:
             tokens = self.stem(images)
-        x, turns = self.placed(tokens, grid)
         patches = []
-        for i, block in enumerate(self.blocks):
-            x = self.placed_again(self.run(block, x, turns), i, grid)
-            if i == len(self.blocks) - 1:
-                x = self.normed(x)
-            if i in taps:
-                patches.append(x[:, self.config.prefix :])
-        return Seen(images, maps, grid, tuple(patches), self.split(x, grid).queries)
+        for step in self.steps(self.add_positions(tokens, grid), capture):
+            x = self.norm_tokens(step.output) if step.index == self.depth - 1 else step.output
+            if step.index in out_indices:
+                patches.append(x[:, self.prefix :])
+        if capture is not None:
+            capture.normed, capture.pooled = x, patches[-1].mean(1)
+        return EncoderFeatures(images, maps, grid, tuple(patches), self.split(x, grid).queries, capture)
 
     def features(self, images: Tensor, blocks: Sequence[int] = (), pad: bool = False) -> Features:
-        """All tokens by name; `blocks` asks for those blocks' outputs too (0 is the first, -1 the last)."""
-        depth = self.config.depth
+        """All tokens by name; blocks: also those blocks' outputs (0 is the first, -1 the last)."""
         for i in blocks:
-            if not -depth <= i < depth:
-                raise VitrailError(f"there is no block {i}: the model has {depth}, 0 to {depth - 1}")
-        asked = [i % depth for i in blocks]
-        x, turns, grid = self.embed(images, pad)
-        kept: dict[int, Tensor] = {}
-        for i, block in enumerate(self.blocks):
-            x = self.placed_again(self.run(block, x, turns), i, grid)
-            if i in asked:
-                kept[i] = x
-        return self.split(self.normed(x), grid)._replace(blocks=tuple(kept[i] for i in asked))
+            if not -self.depth <= i < self.depth:
+                raise VitrailError(f"there is no block {i}: the model has {self.depth}, 0 to {self.depth - 1}")
+        capture = Capture(blocks)
+        embedding = self.embed(images, pad)
+        x = self.norm_tokens(self.encode(embedding, capture))  # (B, prefix + N, D)
+        outputs = tuple(capture.steps[i % self.depth].output for i in blocks)
+        return self.split(x, embedding.grid)._replace(blocks=outputs)
 
-    def embed(self, images: Tensor, pad: bool = False) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
-        """Images to what the first block takes: tokens (B, prefix + N, D), rotary turns or None, and the grid."""
+    def embed(self, images: Tensor, pad: bool = False) -> Embedding:
+        """Images to what the first block takes: tokens (B, prefix + N, D), rotary positions or None, and the grid."""
         images, grid = self.in_patches(images, pad)
-        return *self.placed(self.stem(images), grid), grid
+        return self.add_positions(self.stem(images), grid)
 
-    def in_patches(self, images: Tensor, pad: bool) -> tuple[Tensor, tuple[int, int]]:
+    def in_patches(self, images: Tensor, pad: bool) -> tuple[Tensor, Grid]:
         """Images that divide into whole patches, and the grid of them."""
         if pad and images.dim() == 4:  # check_images refuses any other shape
             images = pad_to_patches(images, self.config.patch_size)
@@ -173,20 +184,19 @@ class ViT(nn.Module):
         down, across = self.config.patch_size
         return images, (images.shape[2] // down, images.shape[3] // across)
 
-    def placed(self, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
-        """Patches (B, N, D) with the prefix before them and positions added, and rotary turns or None."""
-        x = x.to(self.stem.projection.weight.dtype)  # type: ignore[union-attr, arg-type]  # autocast's sums stay float32
-        learned = (self.cls_token, self.distillation_token, self.registers, self.queries)
-        prefix = [t for t in learned if t is not None]
-        x = torch.cat([t.to(x.dtype).expand(x.shape[0], -1, -1) for t in prefix] + [x], dim=1)  # (B, prefix + N, D)
+    def add_positions(self, patches: Tensor, grid: Grid) -> Embedding:
+        """Patches (B, N, D) with the prefix tokens before them and positions added."""
+        x = patches.to(self.stem.projection.weight.dtype)  # type: ignore[union-attr, arg-type]  # autocast's sums stay float32
+        prefix = [t.to(x.dtype).expand(x.shape[0], -1, -1) for t in self._prefix_parts()]
+        x = torch.cat([*prefix, x], dim=1)  # (B, prefix + N, D)
         if self.positions is not None:
             x = x + self.positions(grid).to(x.dtype)
         x = self.dropout(x)
         if self.stem_norm is not None:
             x = self.stem_norm(x)
-        return x, None if self.rotary is None else self.rotary(grid)
+        return Embedding(x, None if self.rotary is None else self.rotary(grid), grid)
 
-    def split(self, x: Tensor, grid: tuple[int, int]) -> Features:
+    def split(self, x: Tensor, grid: Grid) -> Features:
         """(B, prefix + N, D), such as a block's output, to its named parts."""
         config = self.config
         specials = int(config.cls_token) + int(config.distillation)
@@ -200,20 +210,61 @@ class ViT(nn.Module):
             grid=grid,
         )
 
-    def run(self, block: nn.Module, x: Tensor, turns: Tensor | None, queries: int | None = None) -> Tensor:
-        if self.checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(block, x, turns, queries, use_reentrant=False)
-        return block(x, turns, queries)
+    def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, read: int | None = None) -> Embedding:
+        """YOLOS adds positions after every block but the last; others add none."""
+        tokens = self.blocks[index](x.tokens, x.rope, read)
+        if self.block_positions is not None and index < self.depth - 1:
+            table = self.block_positions(index, x.grid)  # (prefix + N, D)
+            tokens = tokens + (table if kept is None else table.index_select(0, kept)).to(tokens.dtype)
+        return x._replace(tokens=tokens)
 
-    def placed_again(self, x: Tensor, block: int, grid: tuple[int, int], rows: Tensor | None = None) -> Tensor:
-        """YOLOS adds positions after every block but the last; others add none. `rows`: the tokens that are left."""
-        if self.block_positions is None or block == self.config.depth - 1:
-            return x
-        places = self.block_positions(block, grid)
-        return x + (places if rows is None else places.index_select(0, rows)).to(x.dtype)
+    # ---- what others need of the network's parts, by what it is
 
-    def normed(self, x: Tensor) -> Tensor:
-        return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """What the stem makes of images (B, C, H, W), before prefix and positions: (B, N, D)."""
+        return self.stem(images)
+
+    @property
+    def patch_inputs(self) -> int:
+        """The numbers of a patch that the stem's last linear map takes."""
+        return self.stem.projection.in_features  # type: ignore[union-attr, return-value]
+
+    def prefix_vectors(self) -> Tensor | None:
+        """The learned tokens before the patches, (prefix, D): [CLS], distillation, registers, queries."""
+        parts = self._prefix_parts()
+        return torch.cat(parts) if parts else None
+
+    def _prefix_parts(self) -> list[Tensor]:
+        parts = (self.cls_token, self.distillation_token, self.registers, self.queries)
+        return [part for part in parts if part is not None]
+
+    def position_table(self, grid: Grid | None = None) -> Tensor | None:
+        """The positions that are added before the first block, (prefix + N, D), on the native grid or on another."""
+        return None if self.positions is None else self.positions(grid or self.config.grid)
+
+    def block_position_table(self, grid: Grid) -> Tensor | None:
+        """The positions that are added after each block but the last, (L - 1, prefix + N, D)."""
+        if self.block_positions is None:
+            return None
+        return torch.stack([self.block_positions(index, grid) for index in range(self.depth - 1)])
+
+    def output_layers(self) -> list[nn.Linear]:
+        """The last layer of each head that reads one vector: two in a distilled model, none with a dense head."""
+        return [head.out for head in (self.head, self.distillation_head) if isinstance(head, LinearHead)]
+
+    @property
+    def feature_cnn(self) -> nn.Module | None:
+        """The user's CNN, of stem "features"."""
+        return self.stem.cnn if isinstance(self.stem, FeatureStem) else None
+
+    def first_convolution(self) -> nn.Conv2d | None:
+        """Of a conv stem."""
+        return self.stem.first_convolution if isinstance(self.stem, ConvStem) else None
+
+    def freeze_stem_statistics(self, frozen: bool) -> None:
+        """Whether a conv stem's batch norms keep their running statistics in training."""
+        if isinstance(self.stem, ConvStem):
+            self.stem.frozen = frozen
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -225,7 +276,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-            elif isinstance(module, Branch) and module.scale is not None:
+            elif isinstance(module, LayerScaleDropPath) and module.scale is not None:
                 nn.init.constant_(module.scale, self.config.layer_scale or 0.0)
             elif isinstance(module, AttentionPool):
                 nn.init.normal_(module.query, std=0.02)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitrail.data.collection import Item
-from vitrail.data.images import UnreadableImage, read_image
+from vitrail.dataset import Item
 from vitrail.files import replacing
+from vitrail.images.decode import UnreadableImage, read_image
 
 SAMPLES = 8
 SIDE = 640  # pixels of the longer side at most

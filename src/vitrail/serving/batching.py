@@ -1,7 +1,7 @@
-"""The one thread that runs the model: pictures that wait together go through it together, whoever sent them.
+"""The thread that runs the model. Images that wait at the same time share a forward pass, whoever sent them.
 
-No delay is added to gather a batch. While one runs, the next gathers by itself; an idle server answers at once. The
-queue has no limit of its own: only who holds one of the `Places` can put something in it.
+No delay is added to fill a batch: while one runs, the next gathers, and an idle server answers at once. The queue
+has no limit of its own, since only requests that hold a part of the server's `Capacity` can add to it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-P = TypeVar("P")  # what a batch is made of
+P = TypeVar("P")  # one element of a batch
 
 
 @dataclass(eq=False)
 class Job(Generic[P]):
-    """`part` goes through the model with others; without it, `alone` is called by itself."""
+    """Either `part`, an element of a batch, or `function`, which is called by itself."""
 
     part: P | None
-    alone: Callable[[], Any] | None
+    function: Callable[[], Any] | None
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any] = field(init=False)
 
@@ -31,90 +31,91 @@ class Job(Generic[P]):
 
 
 class ModelThread(Generic[P]):
-    """run: parts of a batch -> a result for each, in their order. An exception is that of every job in the batch."""
+    """run_batch: parts -> one result for each, in order. If it raises, every job of the batch gets the exception."""
 
-    def __init__(self, run: Callable[[Sequence[P]], Sequence[Any]], batch_size: int) -> None:
-        self._run, self.batch_size = run, batch_size
-        self._waiting: deque[Job[P]] = deque()
+    def __init__(self, run_batch: Callable[[Sequence[P]], Sequence[Any]], batch_size: int) -> None:
+        self._run_batch, self.batch_size = run_batch, batch_size
+        self._queue: deque[Job[P]] = deque()
         self._changed = threading.Condition()
-        self._ended = False
+        self._stopped = False
         self._thread = threading.Thread(target=self._work, name="vitrail-model", daemon=True)
         self._thread.start()
 
-    async def batched(self, part: P) -> Any:
-        """The result of this part. Cancelled while it waits, it is never run."""
-        return await self._put(Job(part, None, asyncio.get_running_loop()))
+    async def submit(self, part: P) -> Any:
+        """The result of this part. If the caller is cancelled while the part waits, it is never run."""
+        return await self._enqueue(Job(part, None, asyncio.get_running_loop()))
 
-    async def alone(self, work: Callable[[], T]) -> T:
-        """The result of some other work on the model."""
-        result: T = await self._put(Job(None, work, asyncio.get_running_loop()))
+    async def call(self, function: Callable[[], T]) -> T:
+        """The result of other work on the model, which has a turn of its own."""
+        result: T = await self._enqueue(Job(None, function, asyncio.get_running_loop()))
         return result
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+    def queue_length(self) -> int:
+        return len(self._queue)
 
-    def end(self, seconds: float = 5.0) -> None:
-        """What runs is finished; what waits is not begun."""
+    def stop(self, seconds: float = 5.0) -> None:
+        """The running batch is finished; jobs in the queue are not started."""
         with self._changed:
-            self._ended = True
+            self._stopped = True
             self._changed.notify()
         self._thread.join(seconds)
 
-    async def _put(self, job: Job[P]) -> Any:
+    async def _enqueue(self, job: Job[P]) -> Any:
         with self._changed:
-            self._waiting.append(job)
+            self._queue.append(job)
             self._changed.notify()
         try:
             return await job.future
         except asyncio.CancelledError:
             with self._changed:
-                if job in self._waiting:
-                    self._waiting.remove(job)
+                if job in self._queue:
+                    self._queue.remove(job)
             raise
 
-    # ---- the thread
+    # ---- in the thread
 
     def _work(self) -> None:
-        while (batch := self._next()) is not None:
+        while (batch := self._next_batch()) is not None:
             results: Sequence[Any]
             try:
                 first = batch[0]
-                if first.alone is not None:
-                    results = [first.alone()]
+                if first.function is not None:
+                    results = [first.function()]
                 else:
-                    results = self._run([job.part for job in batch if job.part is not None])
-            except BaseException as error:  # whatever it is, somebody waits for it, and the thread has to go on
+                    results = self._run_batch([job.part for job in batch if job.part is not None])
+            except BaseException as error:  # a request waits for it, and the thread has to go on
                 results = [error] * len(batch)
             _deliver(batch, results)
-            del batch, results  # a thread that waits for the next job holds no pictures of the last
+            del batch, results  # an idle thread keeps no images in memory
 
-    def _next(self) -> list[Job[P]] | None:
-        """The job that has waited longest, and if it is a part of a batch, all others that fit into it."""
+    def _next_batch(self) -> list[Job[P]] | None:
+        """The oldest job; if it is a part of a batch, with as many other parts as fit."""
         with self._changed:
-            while not self._waiting and not self._ended:
+            while not self._queue and not self._stopped:
                 self._changed.wait()
-            if self._ended:
+            if self._stopped:
                 return None
-            batch = [self._waiting.popleft()]
+            batch = [self._queue.popleft()]
             if batch[0].part is not None:
-                others = [job for job in self._waiting if job.part is not None][: self.batch_size - 1]
+                others = [job for job in self._queue if job.part is not None][: self.batch_size - 1]
                 for job in others:
-                    self._waiting.remove(job)
+                    self._queue.remove(job)
                 batch += others
         return batch
 
 
 def _deliver(batch: Sequence[Job[Any]], results: Sequence[Any]) -> None:
+    """Set the futures in their event loops, with one wake-up for each loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for job, result in zip(batch, results, strict=True):
         by_loop.setdefault(job.loop, []).append((job.future, result))
     for loop, pairs in by_loop.items():
         if not loop.is_closed():
-            loop.call_soon_threadsafe(_settle, pairs)
+            loop.call_soon_threadsafe(_set_results, pairs)
 
 
-def _settle(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+def _set_results(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
     for future, result in pairs:
         if future.done():  # cancelled while it ran
             continue

@@ -14,9 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.report_part import MeasuredImages, ReportPart
+from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
 
 
 class NotFinite(VitrailError):
@@ -34,16 +37,33 @@ class Mix(NamedTuple):
 
 
 class Task(ABC):
-    """Targets, loss, metrics and answers of one kind. Made by `task_for`."""
+    """Targets, loss, metrics and answers of one kind. Made by `registry.task_for`."""
 
     name: ClassVar[str]
+    title: ClassVar[str]  # in words: "segmentation"
     main_metric: ClassVar[str]  # picks the best epoch; higher is better
+    metric_words: ClassVar[Mapping[str, MetricWords]] = {}  # the metrics' titles and meanings, for the report
     percentages: ClassVar[frozenset[str]] = frozenset()  # the metrics that people read in per cent
+    heads: ClassVar[tuple[str, ...]] = ("linear", "mlp")  # of ViTConfig, the default first
     dense: ClassVar[bool] = False  # whether it answers about places (see dense.py)
     every_patch: ClassVar[bool] = False  # whether it cannot be learnt from some of the patches
+    answer_schema: ClassVar[Mapping[str, Any]] = {"type": "object"}  # JSON schema of an answer over HTTP
+    link: ClassVar[str] = ""  # what makes an answer of a whole image's outputs: softmax, sigmoid, identity; "": none
+    support_noun: ClassVar[str] = "images"  # what the `support` of a label counts
+    # What training chooses by. The defaults suit classes of whole images.
+    label_noun: ClassVar[str] = "classes"  # what the labels are
+    labels_are_columns: ClassVar[bool] = False  # whether the labels name the columns of a table
+    classifies_images: ClassVar[bool] = True  # whether labels are classes of whole images, which can be mixed
+    one_class_each: ClassVar[bool] = False  # whether an image has exactly one class, so that drawing can be balanced
+    crops_and_flips: ClassVar[bool] = True  # whether the target stays right when an image is cropped or mirrored
+    sliding_windows: ClassVar[bool] = False  # whether images can be looked at window by window
+    finds_objects: ClassVar[bool] = False  # whether the head has a limited number of candidates for objects
+    photo_batch: ClassVar[int] = 64  # images a step at most, where they are large
+    short_run_batch: ClassVar[int] = 64  # images a step at most in a run of a few minutes
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
         self.labels = list(labels)
+        self.class_weights = class_weights
         if not self.labels:
             raise VitrailError(f"the task {self.name} needs at least one label")
 
@@ -72,7 +92,7 @@ class Task(ABC):
     def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
         """The training loss of a batch, a scalar, in float32 whatever the outputs are."""
 
-    def hints(self, targets: Tensor, seed: int) -> Tensor | None:
+    def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
         """What the head is given in training besides the images: a function of the targets and the seed."""
         return None
 
@@ -97,6 +117,10 @@ class Task(ABC):
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """What a finished model says about each image, fit for JSON."""
 
+    def png_arrays(self, answer: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """The arrays (H, W) of an answer by name, as whole numbers that a PNG can hold: what the HTTP API sends."""
+        return {name: value for name, value in answer.items() if isinstance(value, np.ndarray)}
+
     def columns(self, top: int = 5) -> list[str]:
         """The names of what `row` gives, the same for every answer."""
         return list(self.row(self.answer(torch.zeros(1, self.outputs), top)[0]))
@@ -112,6 +136,29 @@ class Task(ABC):
     def show(self, metric: str, value: float) -> str:
         """A metric's value as people read it: '93.1 %' or '0.842'."""
         return f"{100 * value:.1f} %" if metric in self.percentages else f"{value:.4g}"
+
+    def title_of(self, metric: str) -> str:
+        """What a metric is called on a page."""
+        known = {"loss": LOSS, **self.metric_words}
+        return known[metric].title if metric in known else default_title(metric)
+
+    def meaning_of(self, metric: str) -> str:
+        """What a metric means, in one line; "" where nobody says it."""
+        return self.metric_words[metric].meaning if metric in self.metric_words else ""
+
+    # ---- the report of a run
+
+    @abstractmethod
+    def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:
+        """The part of the report that only this task has. `results`: what `evaluate` returned."""
+
+    def report_tiles(self, results: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Numbers that matter at first sight, each with what it is."""
+        return []
+
+    def baseline(self, results: Mapping[str, Any]) -> str:
+        """A sentence on what answering without looking would score; "" where it cannot be told."""
+        return ""
 
     def meant(self, outputs: Tensor) -> Tensor:
         """A training model's outputs as the finished model will give them."""
@@ -163,25 +210,6 @@ class Task(ABC):
         if not len(outputs):
             raise VitrailError("there is no image to measure the model on: give it at least one with its label")
         return self._numbers(outputs), targets.detach().cpu().numpy()
-
-
-def task_for(name: str, labels: Sequence[str], class_weights: str = "none") -> Task:
-    """The task of that name. Labels, in the order of the outputs: class names, or the names of regression's numbers."""
-    from vitrail.tasks.classify import Classify
-    from vitrail.tasks.detect import Detect
-    from vitrail.tasks.multilabel import MultiLabel
-    from vitrail.tasks.regress import Regress
-    from vitrail.tasks.segment import Segment
-
-    if name == Regress.name:
-        if class_weights != "none":
-            raise VitrailError(f"class_weights is {class_weights!r}, but regression has no classes: set it to none")
-        return Regress(labels)
-    kinds = (Classify, MultiLabel, Segment, Detect)
-    for task in kinds:
-        if name == task.name:
-            return task(labels, class_weights)
-    raise VitrailError(f"the task is {name!r}; choose one of {', '.join(sorted(k.name for k in (*kinds, Regress)))}")
 
 
 def mixed(targets: Tensor, mix: Mix | None) -> Tensor:

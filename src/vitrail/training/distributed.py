@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.errors import VitrailError
 from vitrail.model.vit import ViT
 
+T = TypeVar("T")
 CPU = torch.device("cpu")
 WAIT = timedelta(minutes=30)  # the slowest thing that others wait for: decoding a large set
 
@@ -44,20 +45,24 @@ class Processes:
         dist.all_gather_object(parts, values.cpu())
         return torch.cat([part for part in parts if part is not None])
 
-    def from_main(self, make: Callable[[], object]) -> object:
-        """What `make` gives on the main process, for all. Its error is everyone's."""
+    def from_main(self, make: Callable[[], T]) -> T:
+        """What `make` returns on the main process, broadcast to all. An error there is raised on every process."""
         if self.world == 1:
             return make()
-        box: list[object] = [None]
+        result: list[object] = [None]
         if self.is_main:
             try:
-                box[0] = make()
+                result[0] = make()
             except VitrailError as error:
-                box[0] = error
-        dist.broadcast_object_list(box, src=0)
-        if isinstance(box[0], VitrailError):
-            raise box[0]
-        return box[0]
+                result[0] = error
+        dist.broadcast_object_list(result, src=0)
+        if isinstance(result[0], VitrailError):
+            raise result[0]
+        return cast("T", result[0])
+
+    def agree(self, wish: bool) -> bool:
+        """The main process's wish, on all: what takes every process must be begun by all of them."""
+        return self.from_main(lambda: wish)
 
 
 def start_processes() -> Processes:
@@ -91,7 +96,7 @@ def distribute(model: ViT, processes: Processes, shard: bool) -> nn.Module:
     if shard:
         from torch.distributed.fsdp import fully_shard
 
-        for block in model.blocks:
+        for block in model.block_modules():
             fully_shard(block)
         fully_shard(model)
         return model

@@ -1,4 +1,4 @@
-"""The training loop: one step after another, measured and saved on the way, stopped politely."""
+"""The training loop: one step after another, evaluated and saved on the way, stopped politely."""
 
 from __future__ import annotations
 
@@ -6,35 +6,32 @@ import math
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
+from torch import Tensor
 
-from vitrail.data.feed import Batch, Feed
-from vitrail.data.randomness import step_seed
 from vitrail.errors import VitrailError
-from vitrail.model.vit import ViT
-from vitrail.tasks.task import Mix, NotFinite, Task
-from vitrail.training.average import Average
+from vitrail.tasks.task import NotFinite
+from vitrail.training.checkpointing import collect_tensors
 from vitrail.training.distributed import Processes
+from vitrail.training.failure import Diverged, is_out_of_memory
 from vitrail.training.plan import Plan
-from vitrail.training.progress import Progress
+from vitrail.training.run_context import Run
 from vitrail.training.settings import Recipe
+from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
+from vitrail.training.train_step import Trainer, compute_gradients, update_weights
 
 LOG_STEPS = 200  # rows of metrics.jsonl about training in a run, at least
 
 
 @dataclass
-class Standing:
-    """Where a run stands; saved with its weights."""
+class TrainState:
+    """How far a run is; saved with its weights."""
 
     step: int = 0  # steps done
     seconds: float = 0.0  # of training, over all sessions of the run
@@ -42,10 +39,11 @@ class Standing:
     best_loss: float = math.inf  # decides between equal scores
     best_step: int = 0
     since_best: int = 0  # evaluations
+    updating: bool = field(default=False, repr=False)  # the weights in memory are between two steps: not to be saved
 
-
-class Diverged(VitrailError):
-    """The weights went astray: there is nothing to go on with."""
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {name: value for name, value in asdict(self).items() if name != "updating"}
 
 
 class Stopped(Exception):
@@ -55,186 +53,173 @@ class Stopped(Exception):
         self.signal_number = signal_number
 
 
-@dataclass(kw_only=True)
-class Loop:
-    model: ViT
-    network: nn.Module  # the model, or what distributes it
-    optimizers: Sequence[Optimizer]
-    average: Average | None
-    task: Task
-    feed: Feed
-    plan: Plan
-    recipe: Recipe
-    processes: Processes
-    progress: Progress
-    precision: Callable[[], Any]  # a context for the forward pass
-    measure: Callable[[], dict[str, float]]  # quick metrics on the held-out images
-    save: Callable[[Standing], None]
-    save_best: Callable[[Standing], None]
-    correct: Callable[[Plan], None]  # keep a plan that was set right
-    standing: Standing
-    updating: bool = False  # between two states: what is in memory now is neither
+def run_loop(run: Run, trainer: Trainer, images: TrainingImages, plan: Plan, state: TrainState) -> Plan:
+    """Train from where `state` stands to the end of the plan, and return the plan as it was corrected on the way.
 
-    def run(self) -> None:
-        """From where the run stands to the end of the plan. What is saved on an error is the last whole step."""
-        with watched_signals() as asked:
-            while self.standing.step < self.plan.steps and not self._is_out_of_patience():
-                self._until_the_plan_changes(asked)
-            _, stop = self.shared(torch.zeros(()), asked())
-            if stop:  # during the last measurement, which is saved
+    An error saves the last whole step, and becomes a sentence with the command that goes on.
+    """
+    try:
+        with watched_signals() as received:
+            while state.step < plan.steps and not is_out_of_patience(trainer.recipe, state):
+                plan = run_steps(run, trainer, images, plan, state, received)
+            _, stop = share_loss(torch.zeros(()), received(), run.processes)
+            if stop:  # during the last evaluation, which is saved
                 raise Stopped(stop)
-
-    def _until_the_plan_changes(self, asked: Callable[[], int]) -> None:
-        pace = Speed()
-        saved = time.monotonic()
-        begun = time.monotonic() - self.standing.seconds
-        log_every = max(1, self.plan.steps // LOG_STEPS)
-        with closing(self.feed.batches(self.standing.step, self.plan.steps)) as batches:
-            for batch in batches:
-                loss, stop = self.shared(self.step(batch), asked())
-                if not math.isfinite(loss):
-                    raise self._diverged(f"the loss became {loss}")
-                self.updating = True
-                self.update(batch.step)
-                self.updating = False
-                self.standing.step = done = batch.step + 1
-                self.standing.seconds = time.monotonic() - begun  # waiting for data and measuring included
-                pace.add(time.perf_counter())
-                self._tell(done, loss, pace, done % log_every == 0 or done == self.plan.steps)
-                measured = self.plan.is_evaluated(done)
-                if measured:
-                    self._evaluate()
-                due = time.monotonic() - saved > 60 * self.recipe.save_minutes
-                if stop or measured or self.together(due):
-                    self.save(self.standing)
-                    saved = time.monotonic()
-                if stop:
-                    raise Stopped(stop)
-                if (measured and self._is_out_of_patience()) or self._corrected(pace):
-                    return
-
-    def step(self, batch: Batch) -> Tensor:
-        """Gradients of one batch, in `accumulate` parts; the loss as a tensor."""
-        recipe, rank = self.recipe, self.processes.rank
-        torch.manual_seed(step_seed(recipe.seed, batch.step, rank))
-        keep = self.kept_tokens(batch.step)
-        parts = list(split(batch, recipe.accumulate))
-        total = torch.zeros((), device=self.processes.device)
-        for number, (images, targets, mix) in enumerate(parts):
-            share = len(targets) / len(batch.targets)
-            targets = targets.to(self.processes.device)
-            hints = self.task.hints(targets, step_seed(recipe.seed, batch.step, rank + number * self.processes.world))
-            wait = number < len(parts) - 1 and isinstance(self.network, DistributedDataParallel)
-            with self.network.no_sync() if wait else nullcontext():  # type: ignore[operator]
-                with self.precision():
-                    outputs = self.network(images.to(self.processes.device), keep=keep, hints=hints)
-                loss = self.task.loss(outputs, targets, mix=mix, smoothing=recipe.smoothing) * share
-                loss.backward()
-            total += loss.detach()
-        return total
-
-    def shared(self, loss: Tensor, stop: int) -> tuple[float, int]:
-        """The loss over all processes, and the signal that any of them got: all stop after the same step."""
-        if self.processes.world == 1:
-            return loss.item(), stop
-        both = torch.tensor([loss.item() / self.processes.world, stop], dtype=torch.float64)
-        total, signals = self.processes.sum(both.to(self.processes.device)).tolist()
-        return total, int(signals > 0) and (stop or signal.SIGTERM)
-
-    def together(self, due: bool) -> bool:
-        """Whether any process wants to save: it takes all of them when the model is cut up among them."""
-        return due if self.processes.world == 1 else bool(self.processes.from_main(lambda: due))
-
-    def kept_tokens(self, step: int) -> Tensor | None:
-        """Which patches this step sees, the same for the whole batch and on every process; None: all."""
-        patches = self.model.config.patches
-        count = max(1, round(self.recipe.keep_tokens * patches))
-        if step >= self.plan.at(step).full_from or count >= patches:
-            return None
-        chosen = np.random.default_rng(step_seed(self.recipe.seed, step)).permutation(patches)[:count]
-        return torch.from_numpy(np.sort(chosen)).to(self.processes.device)
-
-    def update(self, step: int) -> None:
-        if self.recipe.clip > 0:
-            free = [p for p in self.model.parameters() if p.grad is not None]
-            nn.utils.clip_grad_norm_(free, self.recipe.clip)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self.plan.learning_rate(step, group["peak"])
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        if self.average is not None:
-            self.average.update(self.model, step)
-
-    def _corrected(self, pace: Speed) -> bool:
-        """Whether the plan was set right: then it goes on from here with another end."""
-        done, seconds, recipe = self.standing.step, self.standing.seconds, self.recipe
-        if not self.plan.seconds or not self.together(self.plan.correction_is_due(done, seconds)):
-            return False
-        keep_until = recipe.keep_until if recipe.keep_tokens < 1 else 0.0
-        mine = self.plan.corrected(done, seconds, 1 / pace.steps_per_second(), keep_until, recipe.warmup)
-        plan = self.processes.from_main(lambda: mine)
-        assert isinstance(plan, Plan)
-        self.plan = plan
-        self.correct(plan)
-        return True
-
-    def _is_out_of_patience(self) -> bool:
-        return 0 < self.recipe.patience <= self.standing.since_best
-
-    def _evaluate(self) -> None:
-        """Measure, and keep the best."""
-        standing = self.standing
-        with self.average.applied(self.model) if self.average is not None else nullcontext():
-            try:
-                found = self.measure()
-            except NotFinite:
-                raise self._diverged("the model's outputs were no longer finite") from None
-            score, loss = found[self.task.main_metric], found["loss"]
-            better = standing.best is None or (score, -loss) > (standing.best, -standing.best_loss)
-            if better:
-                standing.best, standing.best_loss = score, loss
-                standing.best_step, standing.since_best = standing.step, 0
-                self.save_best(standing)
-            else:
-                standing.since_best += 1
-        self.progress.best = self.task.show(self.task.main_metric, standing.best or 0.0)
-        self.progress.record({**self._row(), "validation": found, "best": better})
-        shown = ", ".join(f"{name} {self.task.show(name, value)}" for name, value in found.items())
-        self.progress.say(f"epoch {self._row()['epoch']:g}: {shown}{' (best)' if better else ''}")
-
-    def _row(self) -> dict[str, Any]:
-        epoch = round(self.standing.step * self.feed.order.batch / self.feed.order.count, 3)
-        return {"step": self.standing.step, "epoch": epoch, "seconds": round(self.standing.seconds, 3)}
-
-    def _tell(self, done: int, loss: float, pace: Speed, log: bool) -> None:
-        speed = pace.steps_per_second() * self.feed.order.batch
-        if log:
-            rate = self.plan.learning_rate(done - 1, self.recipe.lr)
-            self.progress.record({**self._row(), "loss": loss, "lr": rate, "images_per_second": round(speed, 1)})
-        left = (self.plan.steps - done) / max(pace.steps_per_second(), 1e-9)
-        self.progress.step(done, self.plan.steps, loss, speed, left)
-
-    def _diverged(self, what: str) -> Diverged:
-        names = "train.lr, now " + f"{self.recipe.lr:g}"
-        names += f", and train.muon_lr, now {self.recipe.muon_lr:g}" if len(self.optimizers) > 1 else ""
-        return Diverged(f"{what} in step {self.standing.step + 1}: start again with a lower {names}")
+    except Stopped:
+        run.progress.say(
+            f"stopped after step {state.step:,} of {plan.steps:,}, everything is saved; go on with:\n"
+            f"  {run.resume_command}"
+        )
+        raise
+    except (VitrailError, MemoryError, RuntimeError) as error:
+        save_last_whole_step(run, trainer, state, error)
+        raise run.explain(error, trainer.recipe) from None
+    return plan
 
 
-def split(batch: Batch, parts: int) -> Iterator[tuple[Tensor, Tensor, Mix | None]]:
-    """A batch in parts of an even size, so that mixed neighbours stay together."""
-    count = len(batch.targets)
-    size = -(-count // parts)
-    size += size % 2
-    for start in range(0, count, size):
-        here = slice(start, start + size)
-        mix = None
-        if batch.mix is not None:
-            mix = Mix(batch.mix.partner[here] - start, batch.mix.ratio[here])
-        yield batch.images[here], batch.targets[here], mix
+def run_steps(
+    run: Run, trainer: Trainer, images: TrainingImages, plan: Plan, state: TrainState, received: Callable[[], int]
+) -> Plan:
+    """Steps until the plan ends or changes, or patience runs out. Returns the plan to go on with."""
+    timer = StepTimer()
+    saved_at, began = time.monotonic(), time.monotonic() - state.seconds
+    with closing(trainer.loader.batches(state.step, plan.steps)) as batches:
+        for batch in batches:
+            length = plan.at(batch.step)
+            loss, stop = share_loss(compute_gradients(trainer, batch, length), received(), run.processes)
+            if not math.isfinite(loss):
+                raise diverged(f"the loss became {loss}", trainer, state)
+            state.updating = True
+            update_weights(trainer, batch.step, length)
+            state.updating = False
+            state.step = batch.step + 1
+            state.seconds = time.monotonic() - began  # waiting for data and evaluations included
+            timer.add(time.perf_counter())
+            report_step(run, trainer, plan, state, loss, timer)
+            evaluated = plan.is_evaluated(state.step)
+            if evaluated:
+                evaluate(run, trainer, images, state)
+            overdue = time.monotonic() - saved_at > 60 * trainer.recipe.save_minutes
+            if stop or evaluated or run.processes.agree(overdue):
+                save_state(run, trainer, state)
+                saved_at = time.monotonic()
+            if stop:
+                raise Stopped(stop)
+            if evaluated and is_out_of_patience(trainer.recipe, state):
+                break
+            if (corrected := correct_plan(run, trainer.recipe, plan, state, timer)) is not None:
+                return corrected
+    return plan
 
 
-class Speed:
+def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainState) -> None:
+    """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best."""
+    task = trainer.task
+    with trainer.ema.applied(trainer.model) if trainer.ema is not None else nullcontext():
+        try:
+            metrics = quick_metrics(images, trainer.network, run.processes)
+        except NotFinite:
+            raise diverged("the model's outputs were no longer finite", trainer, state) from None
+        score, loss = metrics[task.main_metric], metrics["loss"]
+        is_best = state.best is None or (score, -loss) > (state.best, -state.best_loss)
+        if is_best:
+            state.best, state.best_loss = score, loss
+            state.best_step, state.since_best = state.step, 0
+            save_best(run, trainer, state)
+        else:
+            state.since_best += 1
+    row = progress_row(trainer, state)
+    run.progress.best = task.show(task.main_metric, state.best or 0.0)
+    run.progress.record({**row, "validation": metrics, "best": is_best})
+    text = ", ".join(f"{name} {task.show(name, value)}" for name, value in metrics.items())
+    run.progress.say(f"epoch {row['epoch']:g}: {text}{' (best)' if is_best else ''}")
+
+
+def is_out_of_patience(recipe: Recipe, state: TrainState) -> bool:
+    return 0 < recipe.patience <= state.since_best
+
+
+def correct_plan(run: Run, recipe: Recipe, plan: Plan, state: TrainState, timer: StepTimer) -> Plan | None:
+    """The plan with another end, where the time of a step is known better by now; written down before it is used."""
+    if not plan.seconds or not run.processes.agree(plan.correction_is_due(state.step, state.seconds)):
+        return None
+    step_seconds = 1 / timer.steps_per_second()
+    own = plan.corrected(state.step, state.seconds, step_seconds, keep_until(recipe), recipe.warmup)
+    corrected = run.processes.from_main(lambda: own)
+    if run.processes.is_main:
+        corrected.write(run.folder.plan)
+    return corrected
+
+
+def keep_until(recipe: Recipe) -> float:
+    """The part of the steps that see fewer tokens."""
+    return recipe.keep_until if recipe.keep_tokens is not None and recipe.keep_tokens < 1 else 0.0
+
+
+# ---- state
+
+
+def save_state(run: Run, trainer: Trainer, state: TrainState) -> None:
+    tensors = collect_tensors(trainer.model, trainer.optimizers, trainer.ema)  # every process gives its shard
+    if run.processes.is_main:
+        run.checkpoints.save(state.step, tensors, state.facts())
+
+
+def save_best(run: Run, trainer: Trainer, state: TrainState) -> None:
+    tensors = collect_tensors(trainer.model, (), None)
+    if run.processes.is_main:
+        run.checkpoints.save_best(tensors, state.facts())
+
+
+def save_last_whole_step(run: Run, trainer: Trainer, state: TrainState, error: Exception) -> None:
+    """After an error that leaves good weights behind. Several processes cannot do it: one of them may be gone."""
+    expected = isinstance(error, VitrailError) or is_out_of_memory(error)
+    good = expected and not state.updating and not isinstance(error, Diverged)
+    if good and run.processes.world == 1 and state.step > max(run.checkpoints.steps(), default=0):
+        with suppress(VitrailError):  # the disk may be full: the checkpoint before this one is still there
+            save_state(run, trainer, state)
+
+
+# ---- reports
+
+
+def progress_row(trainer: Trainer, state: TrainState) -> dict[str, Any]:
+    sampler = trainer.loader.sampler
+    epoch = round(state.step * sampler.batch_size / sampler.count, 3)
+    return {"step": state.step, "epoch": epoch, "seconds": round(state.seconds, 3)}
+
+
+def report_step(run: Run, trainer: Trainer, plan: Plan, state: TrainState, loss: float, timer: StepTimer) -> None:
+    steps_per_second = timer.steps_per_second()
+    speed = steps_per_second * trainer.loader.sampler.batch_size
+    if state.step % max(1, plan.steps // LOG_STEPS) == 0 or state.step == plan.steps:
+        assert trainer.recipe.lr is not None
+        rate = plan.learning_rate(state.step - 1, trainer.recipe.lr)
+        row = progress_row(trainer, state)
+        run.progress.record({**row, "loss": loss, "lr": rate, "images_per_second": round(speed, 1)})
+    run.progress.step(state.step, plan.steps, loss, speed, (plan.steps - state.step) / max(steps_per_second, 1e-9))
+
+
+def diverged(what: str, trainer: Trainer, state: TrainState) -> Diverged:
+    recipe = trainer.recipe
+    names = f"train.lr, now {recipe.lr:g}"
+    names += f", and train.muon_lr, now {recipe.muon_lr:g}" if len(trainer.optimizers) > 1 else ""
+    return Diverged(f"{what} in step {state.step + 1}: start again with a lower {names}")
+
+
+# ---- processes, time and signals
+
+
+def share_loss(loss: Tensor, stop: int, processes: Processes) -> tuple[float, int]:
+    """The loss over all processes, and the signal that any of them received: all stop after the same step."""
+    if processes.world == 1:
+        return loss.item(), stop
+    values = torch.tensor([loss.item() / processes.world, stop], dtype=torch.float64)
+    total, signals = processes.sum(values.to(processes.device)).tolist()
+    return total, int(signals > 0) and (stop or signal.SIGTERM)
+
+
+class StepTimer:
     """Steps a second, over the last ones: the first steps are slow and would spoil the time left."""
 
     def __init__(self) -> None:
@@ -244,27 +229,30 @@ class Speed:
         self.times = [*self.times[-32:], now]
 
     def steps_per_second(self) -> float:
-        """By the usual step: a measurement in between does not count."""
+        """By the median: an evaluation in between does not count."""
         return 1 / max(statistics.median(b - a for a, b in pairwise(self.times)), 1e-9)
 
 
 @contextmanager
 def watched_signals() -> Iterator[Callable[[], int]]:
-    """SIGINT and SIGTERM are noted, not obeyed at once: the step is finished and saved. A second SIGINT stops hard."""
-    asked: list[int] = []
+    """SIGINT and SIGTERM are noted, not obeyed at once: the step is finished and saved. A second SIGINT stops hard.
+
+    Gives a function that returns the last signal, or 0.
+    """
+    received: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if asked and number == signal.SIGINT:
+        if received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked.append(number)
+        received.append(number)
 
     try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not in the main thread, where signals cannot be caught
         yield lambda: 0
         return
     try:
-        yield lambda: asked[-1] if asked else 0
+        yield lambda: received[-1] if received else 0
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -15,7 +15,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.files import write_text
-from vitrail.training.schedule import learning_rate
+from vitrail.training.optim.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
 SHARE = 0.2  # of the time that they may take; where one takes long there are fewer
@@ -32,9 +32,12 @@ class Length:
     full_from: int  # the first step that sees all tokens
     evaluate_every: int
 
+    def learning_rate(self, step: int, peak: float) -> float:
+        return learning_rate(step, self.steps, self.warmup, peak)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class StepTiming:
     """Seconds for the parts of a run, as measured."""
 
     few_tokens: float  # a step that keeps a part of the tokens
@@ -54,7 +57,7 @@ class Plan:
     started: str  # when, and with which command: for the report
     command: str
     seconds: float = 0.0  # for the loop, its evaluations included; 0: the length is not a matter of time
-    pace: Pace | None = None
+    timing: StepTiming | None = None  # "pace" in the file
     reasons: tuple[str, ...] = ()
 
     @property
@@ -66,50 +69,52 @@ class Plan:
         return self.last.steps
 
     def at(self, step: int) -> Length:
-        """The length that was believed in when that step was made."""
+        """The length that was planned when that step was made."""
         return next(length for length in reversed(self.lengths) if length.begins <= step)
 
     def learning_rate(self, step: int, peak: float) -> float:
-        length = self.at(step)
-        return learning_rate(step, length.steps, length.warmup, peak)
+        return self.at(step).learning_rate(step, peak)
 
     def is_evaluated(self, done: int) -> bool:
         """After so many steps. The end is always measured."""
         return done == self.steps or done % self.at(done - 1).evaluate_every == 0
 
     def correction_is_due(self, done: int, seconds: float) -> bool:
-        """Whether so many steps and seconds are enough to know the pace better."""
-        made = len(self.lengths) - 1
-        if not self.seconds or made >= len(CORRECTED_AT) or done < self.last.begins + 8 or done >= self.steps:
+        """Whether so many steps and seconds are enough to know the time of a step better."""
+        corrections = len(self.lengths) - 1
+        if not self.seconds or corrections >= len(CORRECTED_AT) or done < self.last.begins + 8 or done >= self.steps:
             return False
-        return seconds >= CORRECTED_AT[made] * self.seconds
+        return seconds >= CORRECTED_AT[corrections] * self.seconds
 
     def corrected(self, done: int, seconds: float, step_seconds: float, keep_until: float, warmup: float) -> Plan:
         """With the length that fills what is left of the time, when a step of now takes `step_seconds`."""
-        assert self.pace is not None
+        assert self.timing is not None
         few = done < self.last.full_from
-        slower = step_seconds / (self.pace.few_tokens if few else self.pace.all_tokens)
-        pace = Pace(
-            few_tokens=slower * self.pace.few_tokens,
-            all_tokens=slower * self.pace.all_tokens,
-            evaluation=slower * self.pace.evaluation,
-            ending=self.pace.ending,
+        slower = step_seconds / (self.timing.few_tokens if few else self.timing.all_tokens)
+        timing = StepTiming(
+            few_tokens=slower * self.timing.few_tokens,
+            all_tokens=slower * self.timing.all_tokens,
+            evaluation=slower * self.timing.evaluation,
+            ending=self.timing.ending,
         )
-        times = self.pace.evaluations(self.seconds)
-        steps = steps_within(self.seconds - seconds, pace, keep_until, done, times)
+        times = self.timing.evaluations(self.seconds)
+        steps = steps_within(self.seconds - seconds, timing, keep_until, done, times)
         length = length_of(steps, keep_until, warmup, begins=done, evaluations=times)
         return dataclasses.replace(self, lengths=(*self.lengths, length))
 
     def write(self, path: Path) -> None:
-        write_text(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        values = dataclasses.asdict(self)
+        values["pace"] = values.pop("timing")
+        write_text(path, json.dumps(values, indent=2) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Plan:
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             lengths = tuple(Length(**length) for length in values["lengths"])
-            pace = None if values["pace"] is None else Pace(**values["pace"])
-            return cls(**{**values, "lengths": lengths, "pace": pace, "reasons": tuple(values["reasons"])})
+            pace = values.pop("pace")
+            timing = None if pace is None else StepTiming(**pace)
+            return cls(**{**values, "lengths": lengths, "timing": timing, "reasons": tuple(values["reasons"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise VitrailError(f"{path} cannot be read ({error}): start the run anew with another --out") from None
 
@@ -125,13 +130,15 @@ def length_of(steps: int, keep_until: float, warmup: float, begins: int = 0, eva
     )
 
 
-def steps_within(seconds: float, pace: Pace, keep_until: float, done: int = 0, evaluations: int = EVALUATIONS) -> int:
+def steps_within(
+    seconds: float, timing: StepTiming, keep_until: float, done: int = 0, evaluations: int = EVALUATIONS
+) -> int:
     """How many steps a run has in all, when after `done` of them so many seconds are left, and the first `keep_until`
     of all are the faster ones."""
-    left = max(0.0, seconds - evaluations * pace.evaluation * (1 - 0.5 * (done > 0)))
+    left = max(0.0, seconds - evaluations * timing.evaluation * (1 - 0.5 * (done > 0)))
     # few (keep_until S - done) + all (1 - keep_until) S = left, where all of the fast ones may be done already
-    mean = keep_until * pace.few_tokens + (1 - keep_until) * pace.all_tokens
-    steps = (left + done * pace.few_tokens) / mean
+    mean = keep_until * timing.few_tokens + (1 - keep_until) * timing.all_tokens
+    steps = (left + done * timing.few_tokens) / mean
     if steps * keep_until < done:
-        steps = done + left / pace.all_tokens
+        steps = done + left / timing.all_tokens
     return max(done + 1, int(steps))

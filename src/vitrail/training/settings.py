@@ -1,92 +1,103 @@
-"""All settings of a run: documented, validated, TOML both ways. The run keeps the complete file."""
+"""All settings of a run: documented, validated, TOML both ways. The run keeps the complete file.
+
+A setting that is None is not set: training chooses its value from the data, the time and the machine, or does without
+it. TOML has no null, so an unset setting is a line that is commented out. Earlier versions spelled unset "auto", "", 0
+or -1, each for its own settings; these spellings are still read, and become None.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import json
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.layouts.layout_names import layout_names
 from vitrail.errors import VitrailError
 from vitrail.files import write_text
-
-
-def setting(default: Any, doc: str, *, choices: tuple = (), low: float | None = None, high: float | None = None) -> Any:
-    return field(default=default, metadata={"doc": doc, "choices": choices, "low": low, "high": high})
+from vitrail.tasks.registry import task_names
+from vitrail.training.setting_fields import Section, as_toml, check_field, optional, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
-    layout: str = setting(
+class Data(Section):
+    layout: str | None = optional(
         "auto",
-        "how the data lies",
-        choices=("auto", "folders", "split-folders", "table", "masks", "coco", "voc", "yolo"),
+        "how the data lies; not set: recognised",
+        choices=layout_names,
     )
-    task: str = setting(
-        "auto", "what is learned", choices=("auto", "classify", "multilabel", "regress", "segment", "detect")
+    task: str | None = optional("auto", "what is learned; not set: recognised", choices=task_names)
+    targets: str | None = optional("", "columns of a table to predict, with commas between; not set: all numbers")
+    classes: str | None = optional("", "masks and boxes: a file with one class name a line; not set: looked for")
+    colours: str | None = optional("", "masks in RGB: a file with lines 'red green blue name'; not set: looked for")
+    ignore: int | None = optional(-1, "masks: the value of pixels that do not count; not set: 255", low=0, high=255)
+    pairs: str | None = optional(
+        "", "folders of images and masks, 'train:trainannot, val:valannot'; not set: recognised"
     )
-    targets: str = setting("", "columns of a table to predict, with commas between; empty: all that are numbers")
-    classes: str = setting("", "masks and boxes: a file with one class name a line; empty: looked for beside the data")
-    colours: str = setting("", "masks in RGB: a file with lines 'red green blue name'; empty: looked for")
-    ignore: int = setting(-1, "masks: the value of pixels that do not count; -1: 255", low=-1, high=255)
-    pairs: str = setting("", "folders of images and masks, 'train:trainannot, val:valannot'; empty: recognised")
-    validation: float = setting(
+    validation: float | None = optional(
         0.0,
-        "part held out when the data has no validation part; 0: a fifth, or a tenth beside a test part",
+        "part held out when the data has no validation part; not set: a fifth, or a tenth beside a test part",
         low=0,
         high=0.9,
     )
-    cache: str = setting(
+    cache: str | None = optional(
         "auto",
-        "decoded images: kept in memory, in a file, or decoded anew each time",
-        choices=("auto", "memory", "disk", "off"),
+        "decoded images: kept in memory, in a file, or decoded anew each time; not set: where they fit",
+        choices=("memory", "disk", "off"),
     )
-    cache_gigabytes: float = setting(4.0, "auto keeps at most this much in memory", low=0.0)
+    cache_gigabytes: float = setting(4.0, "without a cache set: keep at most this much in memory", low=0.0)
     workers: int = setting(2, "threads that decode ahead; 0 decodes in the training thread", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    model: str = setting("auto", "a preset such as S/16, or auto: chosen from the data, the time and the machine")
-    start: str = setting("", "a model file or hub id to fine-tune; empty: from scratch")
-    image_size: int = setting(0, "pixels a side; 0: chosen", low=0)
-    image_width: int = setting(0, "of pictures that are not square, image_size then being the height; 0: square", low=0)
-    channels: int = setting(0, "1 grey, 3 colour, or as many as the files have; 0: chosen", low=0)
-    patch_size: int = setting(0, "pixels a side of a patch; 0: the model's", low=0)
-    width: int = setting(0, "of a token; 0: the model's", low=0)
-    depth: int = setting(0, "blocks; 0: the model's", low=0)
-    heads: int = setting(0, "of attention; 0: the model's, and at least 32 dims each with auto", low=0)
-    stem: str = setting("auto", "conv learns more from few images", choices=("auto", "linear", "conv"))
-    stem_blocks: int = setting(-1, "residual convolutions after each stride of the conv stem; -1: chosen", low=-1)
-    stem_maps: str = setting(
+class Model(Section):
+    model: str | None = optional("auto", "a preset such as S/16; not set: chosen from the data, the time, the machine")
+    start: str | None = optional("", "a model file or hub id to fine-tune; not set: from scratch")
+    image_size: int | None = optional(0, "pixels a side; not set: chosen", low=0)
+    image_width: int | None = optional(
+        0, "of pictures that are not square, image_size then being the height; not set: square", low=0
+    )
+    channels: int | None = optional(0, "1 grey, 3 colour, or as many as the files have; not set: chosen", low=0)
+    patch_size: int | None = optional(0, "pixels a side of a patch; not set: the model's", low=0)
+    width: int | None = optional(0, "of a token; not set: the model's", low=0)
+    depth: int | None = optional(0, "blocks; not set: the model's", low=0)
+    heads: int | None = optional(0, "of attention; not set: the model's, or one for 32 dims", low=0)
+    stem: str | None = optional(
+        "auto", "conv learns more from few images; not set: the model's, or conv", choices=("linear", "conv")
+    )
+    stem_blocks: int | None = optional(
+        -1, "residual convolutions after each stride of the conv stem; not set: chosen", low=0
+    )
+    stem_maps: str | None = optional(
         "auto",
-        "of the conv stem: fine, from half the resolution on; wide, from a quarter on with more channels; auto: wide "
-        "for photos, fine for segment and detect",
-        choices=("auto", "fine", "wide"),
+        "of the conv stem: fine, from half the resolution on; wide, from a quarter on with more channels; not set: "
+        "wide for photos, fine for answers about places",
+        choices=("fine", "wide"),
     )
-    pool: str = setting(
-        "auto", "what the head reads: [CLS] or the mean of the patches", choices=("auto", "cls", "mean")
+    pool: str | None = optional(
+        "auto", "what the head reads: [CLS] or the mean of the patches; not set: the model's", choices=("cls", "mean")
     )
-    head: str = setting(
+    head: str | None = optional(
         "auto",
-        "segment: decoder (auto), linear, queries; detect: decoder (auto), tokens",
-        choices=("auto", "linear", "decoder", "queries", "tokens"),
+        "for answers about places; masks: decoder, linear, queries; boxes: decoder, tokens; not set: decoder",
+        choices=("linear", "decoder", "queries", "tokens"),
     )
-    candidates: int = setting(0, "detect: objects that can be found in a picture at most; 0: chosen", low=0)
-    resize: str = setting(
+    candidates: int | None = optional(
+        0, "boxes: objects that can be found in a picture at most; not set: chosen", low=0
+    )
+    resize: str | None = optional(
         "auto",
-        "what happens to pictures of another size; auto: crop, or what the model that is fine-tuned does; segment and "
-        "detect: pad; window (segment only): pictures keep their scale and are looked at piece by piece",
-        choices=("auto", "crop", "pad", "squash", "window"),
+        "what happens to pictures of another size; not set: crop, or what the model that is fine-tuned does; answers "
+        "about places: pad; window (masks only): pictures keep their scale and are looked at piece by piece",
+        choices=("crop", "pad", "squash", "window"),
     )
-    crop_fraction: float = setting(
+    crop_fraction: float | None = optional(
         0.0,
-        "resize crop and squash: the part of a side, in the middle, that the model is shown; 0: nearly all of small "
-        "pictures with classes that are not taken alike, all of others, or as the model that is fine-tuned does; "
-        "segment and detect see all",
+        "resize crop and squash: the part of a side, in the middle, that the model is shown; not set: nearly all of "
+        "small pictures with classes that are not taken alike, all of others, or as the model that is fine-tuned does; "
+        "with answers about places all",
         low=0,
         high=1,
     )
@@ -95,14 +106,16 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    epochs: float = setting(0.0, "passes over the training images; 0: see minutes", low=0)
-    minutes: float = setting(0.0, "time for training; 0: see epochs; both 0: chosen", low=0)
-    batch_size: int = setting(0, "images a step, over all processes; 0: chosen", low=0)
+class Recipe(Section):
+    epochs: float | None = optional(0.0, "passes over the training images; not set: see minutes", low=0)
+    minutes: float | None = optional(0.0, "time for training; not set: see epochs; both not set: chosen", low=0)
+    batch_size: int | None = optional(0, "images a step, over all processes; not set: chosen", low=0)
     accumulate: int = setting(1, "a step's batch is run in so many parts, to save memory", low=1)
     seed: int = setting(0, "of the split, the weights, the order and every augmentation", low=0)
-    optimizer: str = setting("auto", "muon from scratch, adamw for fine-tuning", choices=("auto", "muon", "adamw"))
-    lr: float = setting(0.0, "peak learning rate of AdamW's parameters; 0: chosen", low=0)
+    optimizer: str | None = optional(
+        "auto", "not set: muon from scratch, adamw for fine-tuning", choices=("muon", "adamw")
+    )
+    lr: float | None = optional(0.0, "peak learning rate of AdamW's parameters; not set: chosen", low=0)
     muon_lr: float = setting(0.02, "peak learning rate of the blocks' matrices under Muon", low=0)
     weight_decay: float = setting(0.05, "pulls matrices towards zero; norms, biases and tokens are left alone", low=0)
     layer_decay: float = setting(0.75, "fine-tuning: each block below learns so much slower", low=0.0, high=1)
@@ -115,22 +128,22 @@ class Recipe:
         high=1,
     )
     smoothing: float = setting(0.1, "label smoothing", low=0, high=0.9)
-    drop_path: float = setting(-1.0, "of the last block; earlier ones less; -1: chosen", low=-1, high=0.9)
+    drop_path: float | None = optional(-1.0, "of the last block; earlier ones less; not set: chosen", low=0, high=0.9)
     dropout: float = setting(0.0, "inside the blocks", low=0, high=0.9)
-    keep_tokens: float = setting(
+    keep_tokens: float | None = optional(
         0.0,
-        "part of the patch tokens that early training keeps: faster, and it regularises; 0: half, without a conv stem "
-        "down to a quarter; all in fine-tuning and for answers about places and numbers",
+        "part of the patch tokens that early training keeps: faster, and it regularises; not set: half, without a conv "
+        "stem down to a quarter; all in fine-tuning and for answers about places and numbers",
         low=0,
         high=1,
     )
     keep_until: float = setting(0.7, "part of the steps after which all tokens are kept", low=0, high=1)
-    mixup: float = setting(-1.0, "alpha of mixup; 0: off, -1: chosen", low=-1)
-    cutmix: float = setting(-1.0, "alpha of cutmix; 0: off, -1: chosen", low=-1)
+    mixup: float | None = optional(-1.0, "alpha of mixup; 0: off; not set: chosen", low=0)
+    cutmix: float | None = optional(-1.0, "alpha of cutmix; 0: off; not set: chosen", low=0)
     class_weights: str = setting("none", "rare classes weigh more in the loss", choices=("none", "sqrt", "inverse"))
     balanced: bool = setting(False, "every class is drawn equally often")
-    precision: str = setting(
-        "auto", "bfloat16 where the hardware computes in it", choices=("auto", "float32", "bfloat16")
+    precision: str | None = optional(
+        "auto", "not set: bfloat16 where the hardware computes in it", choices=("float32", "bfloat16")
     )
     checkpointing: bool = setting(False, "recompute activations to save memory")
     save_minutes: float = setting(2.0, "the state is saved this often, and at every evaluation", low=0)
@@ -139,26 +152,28 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augment:
-    crop: float = setting(0.0, "smallest part of a picture's area that a crop keeps; 0: chosen", low=0, high=1)
-    flip: str = setting(
-        "auto",
-        "off when it changes the label; auto: horizontal, but none for digits, letters, left and right, and where the "
-        "pictures of a class are taken from one side",
-        choices=("auto", "none", "horizontal", "vertical", "both"),
+class Augment(Section):
+    crop: float | None = optional(
+        0.0, "smallest part of a picture's area that a crop keeps; not set: chosen", low=0, high=1
     )
-    policy: str = setting(
+    flip: str | None = optional(
         "auto",
-        "one random change (trivial), of colour only (colour), several at one strength (rand), or none; auto: trivial "
-        "in runs of many epochs, colour for segment and detect",
-        choices=("auto", "none", "trivial", "colour", "rand"),
+        "off when it changes the label; not set: horizontal, but none for digits, letters, left and right, and where "
+        "the pictures of a class are taken from one side",
+        choices=("none", "horizontal", "vertical", "both"),
+    )
+    policy: str | None = optional(
+        "auto",
+        "one random change (trivial), of colour only (colour), several at one strength (rand), or none; not set: "
+        "trivial in runs of many epochs, colour for answers about places",
+        choices=("none", "trivial", "colour", "rand"),
     )
     changes: int = setting(2, "how many with policy = 'rand'", low=1, high=8)
     strength: float = setting(0.5, "how strong with policy = 'rand'", low=0, high=1)
-    erase: float = setting(-1.0, "probability that a rectangle is painted over; -1: chosen", low=-1, high=1)
+    erase: float | None = optional(-1.0, "probability that a rectangle is painted over; not set: chosen", low=0, high=1)
 
 
-SECTIONS: dict[str, type] = {"data": Data, "model": Model, "train": Recipe, "augment": Augment}
+SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "train": Recipe, "augment": Augment}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,29 +184,45 @@ class Settings:
     augment: Augment = Augment()
 
     def __post_init__(self) -> None:
-        for name, kind in SECTIONS.items():
-            _check(name, kind, getattr(self, name))
+        for section in SECTIONS:
+            values = getattr(self, section)
+            for field in fields(values):
+                check_field(f"{section}.{field.name}", field, getattr(values, field.name))
         if self.train.epochs and self.train.minutes:
             raise VitrailError(
                 f"train.epochs {self.train.epochs} and train.minutes {self.train.minutes}: give one of them"
             )
 
-    def with_values(self, values: dict[str, Any]) -> Settings:
-        """A copy with some settings changed, by their names such as "train.lr"."""
-        sections = {name: dataclasses.asdict(getattr(self, name)) for name in SECTIONS}
+    def with_values(self, values: Mapping[str, Any]) -> Settings:
+        """A copy with some settings changed, by their names such as "train.lr"; None unsets one."""
+        sections = {name: asdict(getattr(self, name)) for name in SECTIONS}
         for name, value in values.items():
             section, _, key = name.partition(".")
             if key not in sections.get(section, {}):
-                known = [f"{s}.{k}" for s, keys in sections.items() for k in keys]
-                close = difflib.get_close_matches(name, known, n=1)
+                names = [f"{section}.{key}" for section, keys in sections.items() for key in keys]
+                close = difflib.get_close_matches(name, names, n=1)
                 raise VitrailError(f"there is no setting {name}" + (f": did you mean {close[0]}?" if close else ""))
-            if isinstance(sections[section][key], float) and type(value) is int:
-                value = float(value)
             sections[section][key] = value
         return Settings(**{name: SECTIONS[name](**sections[name]) for name in SECTIONS})
 
+    def where_unset(self, values: Mapping[str, Any]) -> Settings:
+        """A copy with these values where nothing is set; what is set wins."""
+        return self.with_values({name: value for name, value in values.items() if self.value(name) is None})
+
+    def value(self, name: str) -> Any:
+        """One setting by its name such as "train.lr"."""
+        section, _, key = name.partition(".")
+        return getattr(getattr(self, section), key)
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that are not at their defaults, by name."""
+        names = [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in fields(kind)]
+        usual = Settings()
+        return {name: self.value(name) for name in names if self.value(name) != usual.value(name)}
+
     @classmethod
     def read(cls, path: str | Path) -> Settings:
+        """The settings of a TOML file. What it does not name is not set, or has its usual value."""
         try:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
@@ -214,32 +245,11 @@ class Settings:
         write_text(path, self.to_toml())
 
     def to_toml(self) -> str:
-        """Every setting with its meaning above it."""
+        """Every setting with its meaning above it; those that are not set are commented out."""
         lines: list[str] = []
-        for name, kind in SECTIONS.items():
-            lines.append(f"[{name}]")
-            for item in dataclasses.fields(kind):
-                choices = item.metadata["choices"]
-                lines.append(f"# {item.metadata['doc']}" + (f" ({', '.join(choices)})" if choices else ""))
-                lines.append(f"{item.name} = {_as_toml(getattr(getattr(self, name), item.name))}")
+        for section, kind in SECTIONS.items():
+            lines.append(f"[{section}]")
+            for field in fields(kind):
+                lines += as_toml(field, self.value(f"{section}.{field.name}"))
             lines.append("")
         return "\n".join(lines)
-
-
-def _as_toml(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)  # JSON has no inf
-
-
-def _check(section: str, kind: type, values: Any) -> None:
-    for item in dataclasses.fields(kind):
-        value, name = getattr(values, item.name), f"{section}.{item.name}"
-        if type(value) is not type(item.default):
-            words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-            raise VitrailError(f"{name} is {words[type(item.default)]}, not {value!r}")
-        choices, low, high = (item.metadata[key] for key in ("choices", "low", "high"))
-        if choices and value not in choices:
-            raise VitrailError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
-        if low is not None and not value >= low:
-            raise VitrailError(f"{name} is {value}; it must be at least {low:g}")
-        if high is not None and value > high:
-            raise VitrailError(f"{name} is {value}; it must be at most {high:g}")

@@ -1,165 +1,164 @@
-"""Measuring while training: the held-out images, prepared exactly as `predict` will prepare them."""
+"""Evaluation while training: the held-out images, read and run by the same engine as in `predict`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.images import read_image
-from vitrail.data.inputs import before_crop, frame_of, normalise, prepare
-from vitrail.data.threads import in_threads
-from vitrail.data.truths import DenseTruths, maps_of
-from vitrail.data.unreadable import UnreadableImage
+from vitrail.data.loading.transforms import letterbox_of
 from vitrail.errors import VitrailError
-from vitrail.infer.windows import seen_through_windows
-from vitrail.model.precision import autocast
-from vitrail.tasks.dense import IGNORE, Dense
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.backends.torch_backend import TorchBackend
+from vitrail.inference.engine import Engine
+from vitrail.inference.image_processor import ImageProcessor, ModelInput
+from vitrail.model.vit import ViT
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.tasks.letterbox import Letterbox
+from vitrail.tasks.targets import DenseTargets, maps_of
+from vitrail.threads import in_threads
 from vitrail.training.distributed import Processes
-from vitrail.weights.preprocessing import Preprocessing
+from vitrail.weights.checkpoint import Checkpoint
 
 BATCH = 128  # images, where they are small
 PIXELS = BATCH * 128 * 128  # of a batch, where they are large
-IN_MEMORY = 1e9  # bytes of prepared pictures that are kept
+IN_MEMORY = 1e9  # bytes of decoded images that are cached
 
 
-class Pictures:
-    """Held-out images, decoded once where they fit into memory."""
+class HeldOutImages:
+    """The images of a validation or test part, decoded once where they fit into memory."""
 
-    def __init__(
-        self, paths: Sequence[Path], preprocessing: Preprocessing, workers: int, patch: tuple[int, int] = (1, 1)
-    ) -> None:
-        self.paths, self.preprocessing, self.workers = paths, preprocessing, max(1, workers)
-        self.patch = patch  # where windows begin, for pictures that are looked at through some
-        bytes_each = preprocessing.size[0] * preprocessing.size[1] * preprocessing.channels
-        self.fits = len(paths) * bytes_each <= IN_MEMORY
-        self._kept: dict[int, NDArray[np.uint8]] = {}
-        self.batch = max(1, min(BATCH, PIXELS // (preprocessing.size[0] * preprocessing.size[1])))
+    def __init__(self, paths: Sequence[Path], processor: ImageProcessor, workers: int) -> None:
+        self.paths, self.processor, self.workers = paths, processor, max(1, workers)
+        pixels = processor.preprocessing.size[0] * processor.preprocessing.size[1]
+        fits = len(paths) * pixels * processor.preprocessing.channels <= IN_MEMORY
+        self.cached = fits and not processor.windows  # what goes through windows has whatever size it has
+        self._cache: dict[int, ModelInput] = {}
+        self.batch_size = max(1, min(BATCH, PIXELS // pixels))
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def take(self, places: Sequence[int]) -> Tensor:
-        """Normalised (B, C, H, W)."""
-        missing = [place for place in places if place not in self._kept]
-        read = dict(zip(missing, in_threads(self._read, missing, self.workers), strict=True))
-        if self.fits:
-            self._kept |= read
-        pixels = [self._kept[place] if place in self._kept else read[place] for place in places]
-        return normalise(torch.from_numpy(np.stack(pixels)), self.preprocessing)
-
-    def whole(self, place: int) -> Tensor:
-        """Normalised (C, H, W) at its own size."""
-        pixels = read_image(self.paths[place], self.preprocessing.channels)
-        return normalise(torch.from_numpy(pixels)[None], self.preprocessing)[0]
+    def take(self, indices: Sequence[int]) -> list[ModelInput]:
+        """The images with these indices; a file that can no longer be read ends the run with a sentence."""
+        missing = [index for index in indices if index not in self._cache]
+        images = dict(zip(missing, in_threads(self._read, missing, self.workers), strict=True))
+        if self.cached:
+            self._cache |= images
+        return [self._cache[index] if index in self._cache else images[index] for index in indices]
 
     def look(self) -> dict[int, UnreadableImage]:
-        """Decode everything once, keeping what fits: what is broken is known before a long run begins."""
+        """Decode everything once, caching what fits: broken files are known before a long run begins."""
         broken: dict[int, UnreadableImage] = {}
 
-        def tried(place: int) -> None:
+        def read(index: int) -> None:
             try:
-                pixels = self._prepared(place)
+                image = self.processor.read(self.paths[index])
             except UnreadableImage as error:
-                broken[place] = error
+                broken[index] = error
             else:
-                if self.fits:
-                    self._kept[place] = pixels
+                if self.cached:
+                    self._cache[index] = image
 
-        in_threads(tried, range(len(self.paths)), self.workers)
+        in_threads(read, range(len(self.paths)), self.workers)
         return dict(sorted(broken.items()))
 
-    def _prepared(self, place: int) -> NDArray[np.uint8]:
-        how = self.preprocessing
-        return prepare(read_image(self.paths[place], how.channels, target=before_crop(how)), how)
-
-    def _read(self, place: int) -> NDArray[np.uint8]:
+    def _read(self, index: int) -> ModelInput:
         try:
-            return self._prepared(place)
+            return self.processor.read(self.paths[index])
         except UnreadableImage as error:
             raise VitrailError(f"{error}: it was readable when the run began; mend it or take it out") from None
 
 
-@torch.no_grad()
-def compared(
-    model: nn.Module,
-    task: Dense,
-    pictures: Pictures,
-    truths: DenseTruths,
-    places: Sequence[int],
+def outputs_of(network: nn.Module, images: HeldOutImages, indices: Sequence[int], processes: Processes) -> Tensor:
+    """(len(indices), outputs) in float32 on the CPU; each process runs its share."""
+    rows: list[Tensor] = []
+    with evaluation_engine(network, images) as engine:
+        for batch, count in share_of(indices, images.batch_size, processes):
+            rows += engine.outputs(images.take(batch))[:count]
+    outputs = torch.stack(rows) if rows else torch.empty(0, engine.checkpoint.config.classes)
+    return processes.gather(outputs)
+
+
+def compare_with_targets(
+    network: nn.Module,
+    task: DenseTask,
+    images: HeldOutImages,
+    targets: DenseTargets,
+    indices: Sequence[int],
     processes: Processes,
 ) -> tuple[Tensor, float]:
-    """What is kept of each image's answer, compared with its truth in the picture's own pixels, (len(places), S), and
-    the mean loss; each process runs its part."""
-    shares = np.array_split(np.asarray(places), processes.world)
-    mine = shares[processes.rank].tolist()
-    was_training = model.training
-    model.eval()
+    """What the metrics need of each image's answer and its target, (len(indices), S), and the mean loss.
+
+    They are compared in the picture's own pixels. Each process runs its share.
+    """
     rows: list[Tensor] = []
     losses: list[Tensor] = []
-    size = pictures.batch
-    for start in range(0, len(shares[0]), size):  # of the longest share: every process must run equally often
-        here = mine[start : start + size]
-        kept, loss = _compared(model, task, pictures, truths, here or [int(places[0])], processes)
-        rows += kept[: len(here)]
-        losses += [loss] * len(here)
-    model.train(was_training)
-    found = processes.gather(torch.stack(rows).double().to(processes.device)).cpu()
-    return found, float(processes.gather(torch.stack(losses).to(processes.device)).mean())
+    with evaluation_engine(network, images, task) as engine:
+        for batch, count in share_of(indices, images.batch_size, processes):
+            loss, decoded = _loss_and_answers(engine, task, images, targets, batch)
+            answers = zip(decoded[:count], batch, strict=False)
+            rows += [task.compare(answer, targets.own(index)) for answer, index in answers]
+            losses += [loss] * count
+    compared = processes.gather(torch.stack(rows).double().to(processes.device)).cpu()
+    return compared, float(processes.gather(torch.stack(losses).to(processes.device)).mean())
 
 
-def _compared(
-    model: nn.Module, task: Dense, pictures: Pictures, truths: DenseTruths, places: list[int], processes: Processes
-) -> tuple[list[Tensor], Tensor]:
-    if pictures.preprocessing.resize == "window":
-        return _through_windows(model, task, pictures, truths, places, processes)
-    frames = [frame_of(truths.size(place), pictures.preprocessing) for place in places]
-    with autocast(processes.device):
-        outputs = model(pictures.take(places).to(processes.device)).float()
-    taken = truths.take(np.asarray(places))
-    targets = truths.moved(taken, maps_of(frames), pictures.preprocessing.size).to(processes.device)
-    loss = task.loss(outputs, targets)
-    decoded = task.decode(outputs.cpu(), frames)
-    return [task.compare(one, truths.own(place)) for one, place in zip(decoded, places, strict=True)], loss
+@contextlib.contextmanager
+def evaluation_engine(network: nn.Module, images: HeldOutImages, task: DenseTask | None = None) -> Iterator[Engine]:
+    """An engine around a network that goes on training afterwards; DDP may wrap it."""
+    model = network if isinstance(network, ViT) else network.module
+    assert isinstance(model, ViT)
+    checkpoint = Checkpoint(model, images.processor.preprocessing)
+    backend = TorchBackend(network, autograd="no_grad")
+    was_training = network.training
+    try:
+        with torch.no_grad():
+            yield Engine(checkpoint, backend, task=task, batch_size=images.batch_size)
+    finally:
+        network.train(was_training)
 
 
-def _through_windows(
-    model: nn.Module, task: Dense, pictures: Pictures, truths: DenseTruths, places: list[int], processes: Processes
-) -> tuple[list[Tensor], Tensor]:
-    """Pictures of any size at their own scale; a loss for each is its own."""
+def share_of(indices: Sequence[int], size: int, processes: Processes) -> Iterator[tuple[list[int], int]]:
+    """This process's batches, and how many images of each count.
 
-    def forward(images: Tensor) -> Tensor:
-        with autocast(processes.device):
-            return model(images.to(processes.device)).float().cpu()
-
-    rows, losses = [], []
-    for place in places:
-        how, truth = pictures.preprocessing, truths.own(place)
-        outputs, frame = seen_through_windows(forward, pictures.whole(place), how.size, pictures.patch, pictures.batch)
-        target = torch.full(frame.input, IGNORE)
-        target[: truth.shape[0], : truth.shape[1]] = truth.long()
-        losses.append(task.loss(outputs[None], target[None]))
-        rows.append(task.compare(task.decode(outputs[None], [frame])[0], truth))
-    return rows, torch.stack(losses).mean()
+    Every process runs equally often, because DDP and FSDP wait for each other: a process whose share is done runs the
+    first image again, which then does not count.
+    """
+    shares = np.array_split(np.asarray(indices), processes.world)
+    own = shares[processes.rank].tolist()
+    for start in range(0, len(shares[0]), size):  # the first share is the longest
+        batch = own[start : start + size]
+        yield batch or [int(indices[0])], len(batch)
 
 
-@torch.no_grad()
-def outputs_of(model: nn.Module, pictures: Pictures, places: Sequence[int], processes: Processes) -> Tensor:
-    """(len(places), outputs) in float32 on the CPU; each process runs its part."""
-    shares = np.array_split(np.asarray(places), processes.world)
-    mine = shares[processes.rank].tolist()
-    was_training = model.training
-    model.eval()
-    found: list[Tensor] = []
-    for start in range(0, len(shares[0]), pictures.batch):  # of the longest share: all must run equally often
-        here = mine[start : start + pictures.batch]
-        images = pictures.take(here or [int(places[0])]).to(processes.device)
-        with autocast(processes.device):
-            outputs = model(images).float().cpu()
-        found.append(outputs if here else outputs[:0])
-    model.train(was_training)
-    return processes.gather(torch.cat(found))
+def _loss_and_answers(
+    engine: Engine, task: DenseTask, images: HeldOutImages, targets: DenseTargets, batch: list[int]
+) -> tuple[Tensor, list[Tensor]]:
+    """The mean loss of a batch, and what is decoded from its outputs."""
+    losses: list[Tensor] = []
+    decoded: list[Tensor] = []
+    start = 0
+    for outputs, letterboxes in engine.run(images.take(batch)):
+        indices = batch[start : start + len(outputs)]
+        start += len(outputs)
+        if engine.processor.windows:
+            truth = _padded_target(task, targets.own(indices[0]), letterboxes[0])
+        else:
+            preprocessing = engine.processor.preprocessing
+            letterboxes = [letterbox_of(targets.size(index), preprocessing) for index in indices]
+            truth = targets.moved(targets.take(np.asarray(indices)), maps_of(letterboxes), preprocessing.size)
+        losses.append(task.loss(outputs, truth.to(outputs.device)))
+        decoded += engine.decode(outputs, letterboxes)
+    return torch.stack(losses).mean(), decoded
+
+
+def _padded_target(task: DenseTask, target: Tensor, letterbox: Letterbox) -> Tensor:
+    """(1, H', W') of a picture that went through windows: its target (H, W), and beyond its edges nothing is known."""
+    padded = torch.full(letterbox.input, task.unknown)
+    padded[: target.shape[0], : target.shape[1]] = target
+    return padded[None]

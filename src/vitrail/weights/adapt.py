@@ -14,6 +14,7 @@ from vitrail.model.config import DENSE, ViTConfig
 from vitrail.model.patches import conv_to_linear, linear_to_conv
 from vitrail.model.positions import resample
 from vitrail.model.vit import ViT
+from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
 
 TABLE = "positions.table"
@@ -83,10 +84,9 @@ def _with_image_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) 
         patches = resample(state[TABLE][prefix:], config.grid, changed.grid, config.resample)
         state[TABLE] = torch.cat([state[TABLE][:prefix], patches])
         if config.block_positions:
-            placed = checkpoint.model.block_positions
-            assert placed is not None
-            tables = [placed(block, changed.grid) for block in range(config.depth - 1)]
-            state[BLOCK_TABLE] = torch.stack(tables).detach()
+            table = checkpoint.model.block_position_table(changed.grid)
+            if table is not None:  # None with a single block
+                state[BLOCK_TABLE] = table.detach()
         note += f", and its positions from a grid of {config.grid} to {changed.grid} by {config.resample}"
     adapted = _rebuilt(checkpoint, changed, state, note)
     adapted.preprocessing = checkpoint.preprocessing.replace(size=changed.image_size)
@@ -116,14 +116,14 @@ def _with_classes(
         note = f"the backbone was kept, the head is new: {config.classes} outputs before, {classes} now, untrained"
     adapted = _rebuilt(checkpoint, changed, state, note)
     adapted.labels = labels
-    if checkpoint.task in ("classify", "embed"):
-        adapted.task = "classify" if classes else "embed"
+    if checkpoint.task in (DEFAULT_TASK, EMBED):
+        adapted.task = task_of_outputs(classes)
     return adapted
 
 
 def _rebuilt(checkpoint: Checkpoint, config: ViTConfig, state: dict[str, Tensor], note: str) -> Checkpoint:
     """A new model of the changed config with these weights; what `state` lacks is freshly initialised."""
-    model = ViT(config, getattr(checkpoint.model.stem, "cnn", None))
+    model = ViT(config, checkpoint.model.feature_cnn)
     model.load_state_dict({**model.state_dict(), **state})
     parameter = next(iter(checkpoint.model.parameters()))
     checkpoint.notes.append(note)

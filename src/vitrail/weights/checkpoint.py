@@ -18,13 +18,13 @@ from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
+from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_class, task_names
 from vitrail.weights.naming import empty_model
 from vitrail.weights.preprocessing import Preprocessing
 
 FORMAT = 1
 KEY = "vitrail"  # the entry of the safetensors metadata that holds everything but the tensors, as JSON
 CHECKSUM = "sha256"  # of that entry and all tensors, so that no flipped byte goes unnoticed
-TASKS = ("classify", "multilabel", "regress", "segment", "detect", "embed")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -34,7 +34,7 @@ class Checkpoint:
 
     model: ViT
     preprocessing: Preprocessing
-    task: str = "classify"
+    task: str = DEFAULT_TASK
     labels: list[str] | None = None  # one name an output, in order
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -49,16 +49,16 @@ class Checkpoint:
 
     def check(self) -> None:
         """Refuse parts that do not fit together, naming both numbers."""
-        if self.task not in TASKS:
-            raise VitrailError(f"the task is {self.task!r}; choose one of {', '.join(TASKS)}")
+        tasks = (*task_names(), EMBED)
+        if self.task not in tasks:
+            raise VitrailError(f"the task is {self.task!r}; choose one of {', '.join(tasks)}")
         if self.labels is not None:
             if not isinstance(self.labels, list) or not all(isinstance(label, str) for label in self.labels):
                 raise VitrailError("labels are a list of texts, one an output")
             if len(self.labels) != self.config.classes:
                 raise VitrailError(f"there are {len(self.labels)} labels for {self.config.classes} classes")
-        kind = {"segment": "mask_", "detect": "box_"}.get(self.task)
-        fits = not self.config.is_dense if kind is None else self.config.head.startswith(kind)
-        if self.config.classes and not fits:
+        heads = () if self.task == EMBED else task_class(self.task).heads
+        if self.config.classes and heads and self.config.head not in heads:
             raise VitrailError(f"the task {self.task} does not go with the head {self.config.head!r}")
         if self.preprocessing.channels != self.config.channels:
             raise VitrailError(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.preprocessing import Preprocessing
 from vitrail.weights.source import Source
 
@@ -27,7 +28,7 @@ class Foreign:
     tensors: dict[str, Tensor]
     preprocessing: Preprocessing
     heads_from: str  # how the number of heads is known
-    task: str = "classify"
+    task: str = DEFAULT_TASK
     labels: list[str] | None = None
     notes: list[str] = field(default_factory=list)  # what was assumed or left out, a sentence each
 

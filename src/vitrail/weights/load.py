@@ -13,6 +13,7 @@ from torch import nn
 from vitrail.errors import VitrailError
 from vitrail.model.presets import is_preset, preset
 from vitrail.model.vit import ViT
+from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights import hub
 from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import KEY, Checkpoint, filled_model, from_file
@@ -66,7 +67,7 @@ def _from_preset(name: str, cnn: nn.Module | None, settings: dict[str, Any]) -> 
     return Checkpoint(
         model=ViT(config, cnn).eval(),
         preprocessing=Preprocessing(size=config.image_size, mean=mean, std=std).for_channels(config.channels),
-        task="classify" if config.classes else "embed",
+        task=task_of_outputs(config.classes),
         provenance={"source": name, "notes": [f"fresh weights: the preset {name} is untrained"]},
     )
 
@@ -81,9 +82,9 @@ def _from_source(
     try:
         if KEY in source.metadata and family is None:
             return from_file(source.tensors, source.metadata, settings, cnn)
-        hints = dict(settings) if image_size is None else {**settings, "image_size": image_size}
+        denoising_queries = dict(settings) if image_size is None else {**settings, "image_size": image_size}
         found = recognise(source, family)
-        foreign = found.convert(source, hints)
+        foreign = found.convert(source, denoising_queries)
         tensors = {name: tensor.float() for name, tensor in foreign.tensors.items()}
         model = filled_model(foreign.config.replace(**settings), tensors)
     except VitrailError as error:

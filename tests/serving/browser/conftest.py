@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Request, Route, sync_playwright
 
-from tests.serving.browser.driving import CHROMIUM, LABELS, Seen, blots, serve
+from tests.serving.browser.driving import CHROMIUM, LABELS, PageDriver, blots
+from tests.serving.server import ThreadServer
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
@@ -43,10 +44,9 @@ def model_file(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def url(model_file: Path) -> Iterator[str]:
-    server, url = serve(model_file)
-    yield url
-    server.terminate()
-    server.wait(20)
+    server = ThreadServer(model_file, samples=model_file.parent / "samples")
+    yield server.address
+    assert server.stop() == 0
 
 
 @pytest.fixture(scope="session")
@@ -58,13 +58,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser, url: str) -> Iterator[Callable[..., Seen]]:
+def visit(browser: Browser, url: str) -> Iterator[Callable[..., PageDriver]]:
     """Opens a context; at the end nothing may have left this host, and nothing gone wrong in the page."""
-    opened: list[Seen] = []
+    opened: list[PageDriver] = []
 
-    def new(at: str = url, **options: Any) -> Seen:
+    def new(at: str = url, **options: Any) -> PageDriver:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
-        seen = Seen(context.new_page(), at)
+        seen = PageDriver(context.new_page(), at)
 
         def watch(route: Route) -> None:
             asked = route.request.url
@@ -99,5 +99,5 @@ def visit(browser: Browser, url: str) -> Iterator[Callable[..., Seen]]:
 
 
 @pytest.fixture
-def seen(visit: Callable[..., Seen]) -> Seen:
+def seen(visit: Callable[..., PageDriver]) -> PageDriver:
     return visit()

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import shutil
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,28 +26,8 @@ def blots(seed: int, size: tuple[int, int] = (60, 80)) -> bytes:
     return buffer.getvalue()
 
 
-def serve(model: Path | str, *options: str) -> tuple[subprocess.Popen[bytes], str]:
-    """Starts a server; gives it back with its address when it is ready."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vitrail", "serve", str(model), "--port", str(port), *options]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ)
-    url, until = f"http://127.0.0.1:{port}/", time.monotonic() + 60
-    while time.monotonic() < until:
-        if server.poll() is not None:
-            raise RuntimeError((server.stderr.read() if server.stderr else b"").decode())
-        try:
-            with urllib.request.urlopen(url + "readyz", timeout=5):
-                return server, url
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    server.kill()
-    raise RuntimeError("the server did not get ready in a minute")
-
-
 @dataclass
-class Seen:
+class PageDriver:
     """A page, and what it asked for."""
 
     page: Page

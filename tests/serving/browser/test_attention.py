@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.serving.browser.driving import Seen, blots
-from vitrail.data.inputs import normalise
-from vitrail.explanation.attention import attention_maps
-from vitrail.explanation.tokens import Query
-from vitrail.infer.reading import read_source
+from tests.serving.browser.driving import PageDriver, blots
+from vitrail.data.loading.transforms import normalise
+from vitrail.explanation.methods.attention_maps import attention_maps
+from vitrail.explanation.token_names import Query
+from vitrail.inference.read_source import read_source
 from vitrail.weights.checkpoint import Checkpoint
 
 BRIGHTEST = [252, 255, 164]  # the last of HEAT
@@ -34,7 +34,7 @@ def brightest(values: NDArray) -> tuple[int, int]:
     return int(row), int(column)
 
 
-def test_hovering_shows_what_a_patch_attends_to_without_a_request(seen: Seen, checkpoint: Checkpoint) -> None:
+def test_hovering_shows_what_a_patch_attends_to_without_a_request(seen: PageDriver, checkpoint: Checkpoint) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1))
     seen.hard_edges()
@@ -54,7 +54,7 @@ def test_hovering_shows_what_a_patch_attends_to_without_a_request(seen: Seen, ch
     assert len(seen.requests) == before
 
 
-def test_block_and_head_change_the_map(seen: Seen, checkpoint: Checkpoint) -> None:
+def test_block_and_head_change_the_map(seen: PageDriver, checkpoint: Checkpoint) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1))
     seen.hard_edges()
@@ -74,7 +74,7 @@ def test_block_and_head_change_the_map(seen: Seen, checkpoint: Checkpoint) -> No
     assert len(seen.requests) == before
 
 
-def test_all_heads_are_shown_and_a_click_chooses_one(seen: Seen) -> None:
+def test_all_heads_are_shown_and_a_click_chooses_one(seen: PageDriver) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1))
     tiles = page.locator(".heads .tile")
@@ -88,7 +88,7 @@ def test_all_heads_are_shown_and_a_click_chooses_one(seen: Seen) -> None:
     seen.until_said("mean of the heads")
 
 
-def test_prefix_tokens_are_asked_by_buttons(seen: Seen, checkpoint: Checkpoint) -> None:
+def test_prefix_tokens_are_asked_by_buttons(seen: PageDriver, checkpoint: Checkpoint) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1))
     seen.hard_edges()
@@ -100,7 +100,7 @@ def test_prefix_tokens_are_asked_by_buttons(seen: Seen, checkpoint: Checkpoint) 
         assert page.get_by_role("button", name=name, exact=True).get_attribute("aria-pressed") == "true"
 
 
-def test_a_tap_keeps_a_patch_and_arrow_keys_move_it(seen: Seen) -> None:
+def test_a_tap_keeps_a_patch_and_arrow_keys_move_it(seen: PageDriver) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1))
     page.mouse.click(*seen.patch_at(2, 3))
@@ -117,7 +117,7 @@ def test_a_tap_keeps_a_patch_and_arrow_keys_move_it(seen: Seen) -> None:
     seen.until("document.querySelector('#live').textContent.startsWith('[CLS]')")
 
 
-def test_touch_keeps_a_patch(visit: Callable[..., Seen]) -> None:
+def test_touch_keeps_a_patch(visit: Callable[..., PageDriver]) -> None:
     seen = visit(has_touch=True, viewport={"width": 390, "height": 800})
     page = seen.open()
     seen.drop_and_wait(blots(1))
@@ -126,7 +126,7 @@ def test_touch_keeps_a_patch(visit: Callable[..., Seen]) -> None:
     seen.until_link("query=5,6")
 
 
-def test_moving_draws_every_frame_and_only_then(seen: Seen) -> None:
+def test_moving_draws_every_frame_and_only_then(seen: PageDriver) -> None:
     """Sixty frames a second leave 16.7 ms for each: what a move costs is far below, with all heads redrawn."""
     page = seen.open()
     seen.drop_and_wait(blots(1))
@@ -160,7 +160,7 @@ def test_moving_draws_every_frame_and_only_then(seen: Seen) -> None:
     assert float(np.median(found["spent"])) < 16
 
 
-def test_what_is_drawn_is_what_the_model_sees(seen: Seen) -> None:
+def test_what_is_drawn_is_what_the_model_sees(seen: PageDriver) -> None:
     """The middle of a wide picture: the model sees the crop, and so do we."""
     page = seen.open()
     wide = Image.new("RGB", (96, 32), (200, 30, 30))

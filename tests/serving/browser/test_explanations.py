@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tests.serving.browser.driving import LABELS, Seen, blots
-from vitrail.data.inputs import normalise
-from vitrail.explanation.question import ask
-from vitrail.explanation.relevance import relevance
-from vitrail.explanation.rollout import rollout
-from vitrail.infer.reading import read_source
+from tests.serving.browser.driving import LABELS, PageDriver, blots
+from vitrail.data.loading.transforms import normalise
+from vitrail.explanation.methods.relevance import relevance
+from vitrail.explanation.methods.rollout import rollout
+from vitrail.explanation.target_score import target_score
+from vitrail.inference.read_source import read_source
 from vitrail.weights.checkpoint import Checkpoint
 
 
@@ -19,7 +19,7 @@ def images_of(checkpoint: Checkpoint, data: bytes) -> torch.Tensor:
     return normalise(torch.from_numpy(pixels[None]), checkpoint.preprocessing)
 
 
-def test_a_click_on_a_class_shows_what_speaks_for_it(seen: Seen, checkpoint: Checkpoint) -> None:
+def test_a_click_on_a_class_shows_what_speaks_for_it(seen: PageDriver, checkpoint: Checkpoint) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1))
     seen.hard_edges()
@@ -30,7 +30,9 @@ def test_a_click_on_a_class_shows_what_speaks_for_it(seen: Seen, checkpoint: Che
         seen.until_drawn()
         seen.settle()
         assert page.locator(".line", has_text=label).first.get_attribute("aria-pressed") == "true"
-        values = relevance(checkpoint.model, images, ask(checkpoint.model, images, target=LABELS.index(label)))[0]
+        values = relevance(
+            checkpoint.model, images, target_score(checkpoint.model, images, target=LABELS.index(label))
+        )[0]
         row, column = divmod(int(values.abs().argmax()), 8)
         strongest = [178, 24, 43] if values[row, column] > 0 else [33, 102, 172]
         assert np.abs(np.array(seen.colour_of(row, column)) - strongest).max() <= 2
@@ -41,7 +43,7 @@ def test_a_click_on_a_class_shows_what_speaks_for_it(seen: Seen, checkpoint: Che
     assert [request for request in seen.requests if request.startswith("v1/explain")] == asked
 
 
-def test_rollout(seen: Seen, checkpoint: Checkpoint) -> None:
+def test_rollout(seen: PageDriver, checkpoint: Checkpoint) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1))
     seen.hard_edges()
@@ -54,7 +56,7 @@ def test_rollout(seen: Seen, checkpoint: Checkpoint) -> None:
     assert not page.locator("#heads").is_visible()
 
 
-def test_any_class_can_be_asked_for(seen: Seen) -> None:
+def test_any_class_can_be_asked_for(seen: PageDriver) -> None:
     page = seen.open("#method=relevance&sample=0")
     page.locator(".pane .headline").first.wait_for()
     page.get_by_label("Explain the class").fill("owl")

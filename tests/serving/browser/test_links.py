@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.serving.browser.driving import Seen, blots
+from tests.serving.browser.driving import PageDriver, blots
 
 
-def test_a_link_opens_what_was_shown(seen: Seen, visit: Callable[..., Seen]) -> None:
+def test_a_link_opens_what_was_shown(seen: PageDriver, visit: Callable[..., PageDriver]) -> None:
     page = seen.open()
     page.locator(".samples button").nth(2).click()
     page.locator(".pane .headline").first.wait_for()
@@ -32,7 +32,7 @@ def test_a_link_opens_what_was_shown(seen: Seen, visit: Callable[..., Seen]) -> 
     assert [request for request in other.requests if request.startswith("v1/look")] == ["v1/look?block=1"]
 
 
-def test_a_link_to_relevance_and_one_to_a_step_of_the_walk(seen: Seen) -> None:
+def test_a_link_to_relevance_and_one_to_a_step_of_the_walk(seen: PageDriver) -> None:
     page = seen.open("#sample=0&method=relevance&label=owl")
     seen.until_said("Relevance for owl")
     page.evaluate("location.hash = '#sample=0&view=walk&step=3'")
@@ -40,7 +40,7 @@ def test_a_link_to_relevance_and_one_to_a_step_of_the_walk(seen: Seen) -> None:
     assert page.locator(".step .count").inner_text() == "3"
 
 
-def test_a_link_made_with_a_picture_of_ones_own_asks_for_it(seen: Seen) -> None:
+def test_a_link_made_with_a_picture_of_ones_own_asks_for_it(seen: PageDriver) -> None:
     page = seen.open("#sample=own&block=0&query=1,1")
     assert "not in it" in page.locator("#asks").inner_text()
     seen.drop_and_wait(blots(1))
@@ -48,7 +48,7 @@ def test_a_link_made_with_a_picture_of_ones_own_asks_for_it(seen: Seen) -> None:
     assert not page.locator("#asks").is_visible()
 
 
-def test_a_link_that_makes_no_sense_still_opens_the_page(seen: Seen) -> None:
+def test_a_link_that_makes_no_sense_still_opens_the_page(seen: PageDriver) -> None:
     link = "#sample=99&second=x&block=77&head=-3&query=99,99&method=<b>&label=nobody&view=?&step=1e9&object=7"
     page = seen.open(link)
     seen.drop(blots(1), onto=".pane")
@@ -56,7 +56,7 @@ def test_a_link_that_makes_no_sense_still_opens_the_page(seen: Seen) -> None:
     assert page.locator(".said").first.inner_text().startswith("[CLS], block 2, mean of the heads")
 
 
-def test_strength_is_what_one_sees(seen: Seen) -> None:
+def test_strength_is_what_one_sees(seen: PageDriver) -> None:
     page = seen.open("#sample=0")
     page.locator(".pane .headline").first.wait_for()
     seen.settle()

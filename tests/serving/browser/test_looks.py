@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Page
 
 import vitrail.serving
-from tests.serving.browser.driving import Seen, blots
-from vitrail.explanation.colours import HEAT, SIGNED
+from tests.serving.browser.driving import PageDriver, blots
+from vitrail.tasks.report_part import page_folders
+from vitrail.visuals.colours import HEAT, SIGNED
 
 WEB = Path(vitrail.serving.__file__).parent / "web"
 REPORT = Path(vitrail.serving.__file__).parents[1] / "report" / "templates" / "page.css"
@@ -23,7 +24,7 @@ def overflow(page: Page) -> int:
 
 
 @pytest.mark.parametrize("width", [360, 768])
-def test_nothing_sticks_out_on_a_small_screen(visit: Callable[..., Seen], width: int) -> None:
+def test_nothing_sticks_out_on_a_small_screen(visit: Callable[..., PageDriver], width: int) -> None:
     seen = visit(viewport={"width": width, "height": 740}, has_touch=True, is_mobile=True)
     page = seen.open()
     assert overflow(page) <= 0
@@ -53,7 +54,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_light_and_dark(visit: Callable[..., Seen], scheme: str) -> None:
+def test_text_can_be_read_in_light_and_dark(visit: Callable[..., PageDriver], scheme: str) -> None:
     seen = visit(color_scheme=scheme)
     page = seen.open()
     seen.drop_and_wait(blots(1))
@@ -71,7 +72,7 @@ def test_text_can_be_read_in_light_and_dark(visit: Callable[..., Seen], scheme: 
         assert contrast >= 4.5, f"{name} in {scheme}: {contrast:.2f}"
 
 
-def test_every_control_has_a_name(seen: Seen) -> None:
+def test_every_control_has_a_name(seen: PageDriver) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1))
     unnamed = """() => [...document.querySelectorAll("button, input, select, [role=application]")].filter((element) => {
@@ -86,7 +87,7 @@ def test_every_control_has_a_name(seen: Seen) -> None:
     assert page.evaluate("[...document.images].every((image) => image.hasAttribute('alt'))")
 
 
-def test_everything_by_keyboard(seen: Seen) -> None:
+def test_everything_by_keyboard(seen: PageDriver) -> None:
     """From the top of the page: open a sample, ask a patch, choose a head and a class, go for a walk."""
     page = seen.open()
 
@@ -125,14 +126,15 @@ def test_everything_by_keyboard(seen: Seen) -> None:
 def test_colours_are_those_of_the_reports() -> None:
     variables = re.compile(r"--[\w-]+: #[0-9a-f]{6}")
     assert variables.findall((WEB / "style.css").read_text("utf-8")) == variables.findall(REPORT.read_text("utf-8"))
-    script = (WEB / "colours.js").read_text("utf-8")
+    script = (WEB / "maps" / "colours.js").read_text("utf-8")
     for name, stops in (("HEAT", HEAT), ("SIGNED", SIGNED)):
         [found] = re.findall(rf"export const {name} = \[(.*)\];", script)
         assert tuple(re.findall(r"#[0-9a-f]{6}", found)) == stops
 
 
 def test_no_script_writes_html_and_no_file_names_another_host() -> None:
-    for path in sorted(WEB.iterdir()):
+    of_tasks = [path for folder in page_folders() for path in Path(folder).glob("*.js")]
+    for path in sorted([*(path for path in WEB.rglob("*") if path.is_file()), *of_tasks]):
         text = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|\"//", text), path.name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|style=", text), path.name

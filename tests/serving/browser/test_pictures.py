@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.browser.driving import LABELS, Seen, blots
-from vitrail.infer.predictor import Predictor
+from tests.serving.browser.driving import LABELS, PageDriver, blots
+from vitrail.inference.predictor import Predictor
 from vitrail.weights.checkpoint import Checkpoint
 
 HOSTILE = "it's \"quoted\" <img src=x onerror=document.title='broken'>.png"
@@ -22,7 +22,7 @@ def answer_of(checkpoint: Checkpoint, data: bytes) -> dict[str, str]:
     return {guess["label"]: f"{100 * guess['probability']:.1f} %" for guess in prediction.answer["top"]}
 
 
-def test_a_dropped_picture_is_answered(seen: Seen, checkpoint: Checkpoint) -> None:
+def test_a_dropped_picture_is_answered(seen: PageDriver, checkpoint: Checkpoint) -> None:
     page = seen.open()
     assert page.title().startswith("model")
     seen.drop_and_wait(blots(1), HOSTILE)
@@ -35,7 +35,7 @@ def test_a_dropped_picture_is_answered(seen: Seen, checkpoint: Checkpoint) -> No
     assert "sample=own" in page.evaluate("location.hash") or seen.until_link("own")
 
 
-def test_names_of_classes_and_files_are_text_everywhere(seen: Seen) -> None:
+def test_names_of_classes_and_files_are_text_everywhere(seen: PageDriver) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1), HOSTILE)
     for label in LABELS[:2]:
@@ -50,7 +50,7 @@ def test_names_of_classes_and_files_are_text_everywhere(seen: Seen) -> None:
     assert page.locator("main img[src='x'], main b b, .samples i").count() == 0
 
 
-def test_a_picture_is_pasted(seen: Seen) -> None:
+def test_a_picture_is_pasted(seen: PageDriver) -> None:
     page = seen.open()
     script = """(data) => {
       const transfer = new DataTransfer();
@@ -62,7 +62,7 @@ def test_a_picture_is_pasted(seen: Seen) -> None:
     page.locator(".pane .headline").first.wait_for()
 
 
-def test_a_picture_is_chosen_from_disk(seen: Seen, tmp_path: Path) -> None:
+def test_a_picture_is_chosen_from_disk(seen: PageDriver, tmp_path: Path) -> None:
     page = seen.open()
     (tmp_path / "mine.png").write_bytes(blots(3))
     with page.expect_file_chooser() as chooser:
@@ -72,7 +72,7 @@ def test_a_picture_is_chosen_from_disk(seen: Seen, tmp_path: Path) -> None:
     assert page.locator(".pane .filename").first.inner_text() == "mine.png"
 
 
-def test_a_sample_is_chosen(seen: Seen, url: str) -> None:
+def test_a_sample_is_chosen(seen: PageDriver, url: str) -> None:
     page = seen.open()
     with urllib.request.urlopen(url + "v1/model") as answer:
         names = [sample["name"] for sample in json.load(answer)["samples"]]
@@ -84,7 +84,7 @@ def test_a_sample_is_chosen(seen: Seen, url: str) -> None:
     seen.until("location.hash === '#sample=1'")
 
 
-def test_a_file_that_is_no_picture_is_told(seen: Seen) -> None:
+def test_a_file_that_is_no_picture_is_told(seen: PageDriver) -> None:
     page = seen.open()
     seen.drop(b"no picture at all", "notes.png")
     alert = page.locator(".pane [role=alert]").first
@@ -94,7 +94,7 @@ def test_a_file_that_is_no_picture_is_told(seen: Seen) -> None:
     assert not alert.is_visible()
 
 
-def test_something_else_than_a_file_is_told(seen: Seen) -> None:
+def test_something_else_than_a_file_is_told(seen: PageDriver) -> None:
     page = seen.open()
     transfer = page.evaluate_handle(
         "() => { const t = new DataTransfer(); t.setData('text/uri-list', 'http://a.b'); return t; }"
@@ -104,7 +104,7 @@ def test_something_else_than_a_file_is_told(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("count", [2])
-def test_two_files_at_once_go_side_by_side(seen: Seen, tmp_path: Path, count: int) -> None:
+def test_two_files_at_once_go_side_by_side(seen: PageDriver, tmp_path: Path, count: int) -> None:
     page = seen.open()
     paths = [tmp_path / f"{number}.png" for number in range(count)]
     for number, path in enumerate(paths):

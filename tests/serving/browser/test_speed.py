@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.serving.browser.driving import Seen, blots, serve
+from tests.serving.browser.driving import PageDriver, blots
+from tests.serving.server import ThreadServer
 
 
 @pytest.fixture(scope="module")
 def small_16() -> Iterator[str]:
-    server, url = serve("S/16")
-    yield url
-    server.terminate()
-    server.wait(20)
+    server = ThreadServer("S/16")
+    yield server.address
+    assert server.stop() == 0
 
 
-def test_the_first_map_of_s16(visit: Callable[..., Seen], small_16: str) -> None:
+def test_the_first_map_of_s16(visit: Callable[..., PageDriver], small_16: str) -> None:
     seen = visit(small_16)
     page = seen.open()
     beyond = []

@@ -15,9 +15,11 @@ from PIL import Image
 from playwright.sync_api import Route
 
 import vitrail
-from tests.serving.browser.driving import Seen, blots, serve
+from tests.serving.browser.driving import PageDriver, blots
+from tests.serving.server import ThreadServer
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
+from vitrail.visuals.palette import palette
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -60,7 +62,9 @@ def pointing(heads: int, rows: list[int]) -> np.ndarray:
     return levels
 
 
-def pretend(seen: Seen, task: str, header: dict[str, Any], model: dict[str, Any] | None = None, **parts: Any) -> None:
+def pretend(
+    seen: PageDriver, task: str, header: dict[str, Any], model: dict[str, Any] | None = None, **parts: Any
+) -> None:
     """A server of another task answers."""
     maps = pointing(2, [(token + 1) % 24 for token in range(TOKENS)])
     scale = np.full((2, TOKENS), 2 / 3, np.float32)
@@ -76,7 +80,7 @@ def pretend(seen: Seen, task: str, header: dict[str, Any], model: dict[str, Any]
     seen.page.context.route("**/v1/**", answer)
 
 
-def test_a_mask_lies_over_the_picture_with_its_classes_and_areas(seen: Seen) -> None:
+def test_a_mask_lies_over_the_picture_with_its_classes_and_areas(seen: PageDriver) -> None:
     mask = np.zeros((64, 96), np.uint8)
     mask[32:] = 1  # half
     mask[:16, :24] = 2  # a sixteenth
@@ -115,7 +119,7 @@ OBJECTS = [
 BOXES = [[0, 0, 0.5, 0.5], [0.3125, 0.625, 1, 1], [0.625, 0.03, 0.73, 0.31]]
 
 
-def test_boxes_lie_over_the_picture_and_tell_what_their_query_attends_to(seen: Seen) -> None:
+def test_boxes_lie_over_the_picture_and_tell_what_their_query_attends_to(seen: PageDriver) -> None:
     queries, scale = pointing(2, [5, 20, 9]), np.full((2, 3), 2 / 3, np.float32)
     pretend(seen, "detect", {"answer": {"objects": OBJECTS}, "boxes": BOXES}, queries=queries, queries_scale=scale)
     page = seen.open()
@@ -153,7 +157,7 @@ def test_boxes_lie_over_the_picture_and_tell_what_their_query_attends_to(seen: S
     assert page.locator(".box.chosen").count() == 0
 
 
-def test_a_link_names_an_object(seen: Seen) -> None:
+def test_a_link_names_an_object(seen: PageDriver) -> None:
     pretend(seen, "detect", {"answer": {"objects": OBJECTS}, "boxes": BOXES})
     page = seen.open("#sample=own&method=attention&object=0-2")
     seen.drop_and_wait(blots(1))
@@ -162,7 +166,7 @@ def test_a_link_names_an_object(seen: Seen) -> None:
     seen.until_link("object=0-2")
 
 
-def test_doubtful_objects_are_folded_away(seen: Seen) -> None:
+def test_doubtful_objects_are_folded_away(seen: PageDriver) -> None:
     pretend(seen, "detect", {"answer": {"objects": OBJECTS, "threshold": 0.52}, "boxes": BOXES})
     page = seen.open()
     seen.drop_and_wait(blots(1))
@@ -174,7 +178,7 @@ def test_doubtful_objects_are_folded_away(seen: Seen) -> None:
     assert page.locator(".box").nth(2).is_visible()
 
 
-def test_a_query_that_is_a_token_tells_what_it_attends_to(seen: Seen) -> None:
+def test_a_query_that_is_a_token_tells_what_it_attends_to(seen: PageDriver) -> None:
     """YOLOS: queries stand before the patches; there may be a hundred, so they share a bar and a list."""
     prefix, patches = ["[CLS]", "query 0", "query 1", "query 2"], GRID[0] * GRID[1]
     maps, scale = np.zeros((2, 4 + patches, 4 + patches), np.uint8), np.full((2, 4 + patches), 0.5, np.float32)
@@ -200,7 +204,7 @@ def test_a_query_that_is_a_token_tells_what_it_attends_to(seen: Seen) -> None:
     ("task", "head"), [("segment", "mask_linear"), ("detect", "box_tokens"), ("detect", "box_decoder")]
 )
 def test_a_real_model_of_places(
-    visit: Callable[..., Seen], lively: Callable[..., ViT], tmp_path: Path, task: str, head: str
+    visit: Callable[..., PageDriver], lively: Callable[..., ViT], tmp_path: Path, task: str, head: str
 ) -> None:
     """The form above is the one that the server speaks."""
     config = preset("mu/4", classes=3, image_size=32, head=head, depth=2)
@@ -208,14 +212,18 @@ def test_a_real_model_of_places(
         tmp_path / "m.safetensors"
     )
     answer = vitrail.load(file).predict(blots(1))
-    server, url = serve(file)
+    server = ThreadServer(file)
     try:
-        seen = visit(url)
+        seen = visit(server.address)
         page = seen.open()
         seen.drop_and_wait(blots(1))
         lines = page.locator(".pane:visible .line")
         if task == "segment":
-            assert lines.locator(".name").all_inner_texts() == [area["label"] for area in answer["areas"]]
+            names = lines.locator(".name").all_inner_texts()
+            assert names == [area["label"] for area in answer["areas"]]
+            swatches = lines.locator(".swatch").evaluate_all("all => all.map(one => one.style.background)")
+            colours = dict(zip(LABELS, palette(LABELS).tolist(), strict=True))  # those of the report
+            assert swatches == [f"rgb({', '.join(map(str, colours[name]))})" for name in names]
             lines.first.click()  # one class alone
             page.get_by_role("radio", name="Rollout").check()
             seen.until_said("Rollout")
@@ -232,18 +240,18 @@ def test_a_real_model_of_places(
         page.mouse.move(*seen.patch_at(3, 3))
         seen.until_said("Patch 3,3")
     finally:
-        server.terminate()
-        server.wait(20)
+        seen.page.close()  # with it its connections, for which the server would wait
+        assert server.stop() == 0
 
 
-def test_nothing_found_is_said(seen: Seen) -> None:
+def test_nothing_found_is_said(seen: PageDriver) -> None:
     pretend(seen, "detect", {"answer": {"objects": []}, "boxes": []})
     page = seen.open()
     seen.drop_and_wait(blots(1))
     assert page.locator(".pane:visible .headline").inner_text().strip() == "No objects"
 
 
-def test_numbers_and_embeddings_have_their_words_too(seen: Seen) -> None:
+def test_numbers_and_embeddings_have_their_words_too(seen: PageDriver) -> None:
     pretend(seen, "regress", {"answer": {"values": {"age": 31.25, "weight": -4.5}}})
     page = seen.open()
     seen.drop_and_wait(blots(1))
@@ -256,7 +264,7 @@ def test_numbers_and_embeddings_have_their_words_too(seen: Seen) -> None:
     assert page.locator(".pane:visible .headline").inner_text().strip() == "An embedding"
 
 
-def test_a_model_without_prefix_tokens_begins_with_a_patch(seen: Seen) -> None:
+def test_a_model_without_prefix_tokens_begins_with_a_patch(seen: PageDriver) -> None:
     maps, scale = pointing(2, list(range(24)))[:, :, 1:], np.full((2, 24), 1, np.float32)
     changed = {"prefix": [], "answer": {"top": [{"label": "sky", "probability": 0.5}]}}
     pretend(seen, "classify", changed, {"prefix": []}, maps=np.ascontiguousarray(maps), scale=scale)
@@ -268,7 +276,7 @@ def test_a_model_without_prefix_tokens_begins_with_a_patch(seen: Seen) -> None:
     assert page.locator(".shares .number").all_inner_texts()[:1] == ["100 %"]
 
 
-def test_a_file_too_large_for_the_server_is_told_before_it_is_sent(seen: Seen) -> None:
+def test_a_file_too_large_for_the_server_is_told_before_it_is_sent(seen: PageDriver) -> None:
     pretend(seen, "classify", {"answer": None}, {"limits": {"bytes": 1000, "pixels": 1, "images": 1}})
     page = seen.open()
     seen.drop(b"x" * 2000, "large.png")

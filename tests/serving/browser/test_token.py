@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.browser.driving import Seen, serve
+from tests.serving.browser.driving import PageDriver
+from tests.serving.server import ThreadServer
+from vitrail.serving.middleware.access_policy import AccessPolicy
 
 TOKEN = "open-sesame-0123456789"
 
 
 @pytest.fixture(scope="module")
 def guarded(model_file: Path) -> Iterator[str]:
-    server, url = serve(model_file, "--token", TOKEN)
-    yield url
-    server.terminate()
-    server.wait(20)
+    server = ThreadServer(model_file, AccessPolicy(TOKEN), model_file.parent / "samples")
+    yield server.address
+    assert server.stop() == 0
 
 
-def test_the_token_is_asked_for_until_it_is_right(visit: Callable[..., Seen], guarded: str) -> None:
+def test_the_token_is_asked_for_until_it_is_right(visit: Callable[..., PageDriver], guarded: str) -> None:
     seen = visit(guarded)
     page = seen.page
     page.goto(guarded)
@@ -37,7 +38,7 @@ def test_the_token_is_asked_for_until_it_is_right(visit: Callable[..., Seen], gu
     page.locator(".pane .headline").first.wait_for()  # this tab remembers it
 
 
-def test_the_token_in_the_address_is_used_and_taken_out_of_it(visit: Callable[..., Seen], guarded: str) -> None:
+def test_the_token_in_the_address_is_used_and_taken_out_of_it(visit: Callable[..., PageDriver], guarded: str) -> None:
     seen = visit(guarded)
     page = seen.open(f"#sample=1&token={TOKEN}")
     page.locator(".pane .headline").first.wait_for()
@@ -45,7 +46,7 @@ def test_the_token_in_the_address_is_used_and_taken_out_of_it(visit: Callable[..
     assert all(TOKEN not in request for request in seen.requests)
 
 
-def test_the_address_with_the_token_may_come_later(visit: Callable[..., Seen], guarded: str) -> None:
+def test_the_address_with_the_token_may_come_later(visit: Callable[..., PageDriver], guarded: str) -> None:
     seen = visit(guarded)
     page = seen.page
     page.goto(guarded)

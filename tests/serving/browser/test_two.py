@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.serving.browser.driving import Seen, blots
+from tests.serving.browser.driving import PageDriver, blots
 
 
-def test_two_pictures_share_block_head_and_query(seen: Seen) -> None:
+def test_two_pictures_share_block_head_and_query(seen: PageDriver) -> None:
     page = seen.open()
     seen.drop_and_wait(blots(1), "left.png")
     page.get_by_role("button", name="Two side by side").click()
@@ -23,7 +23,7 @@ def test_two_pictures_share_block_head_and_query(seen: Seen) -> None:
     assert page.locator(".heads").count() == 2
 
 
-def test_a_picture_goes_where_it_is_dropped_and_the_second_can_be_removed(seen: Seen) -> None:
+def test_a_picture_goes_where_it_is_dropped_and_the_second_can_be_removed(seen: PageDriver) -> None:
     page = seen.open("#sample=0&second=1")
     page.locator(".pane .headline").nth(1).wait_for()
     seen.drop(blots(5), "new.png", onto=".pane[data-pane='0']")
@@ -34,7 +34,7 @@ def test_a_picture_goes_where_it_is_dropped_and_the_second_can_be_removed(seen: 
     assert page.locator(".pane:visible").count() == 1
 
 
-def test_the_walk_of_two_pictures(seen: Seen) -> None:
+def test_the_walk_of_two_pictures(seen: PageDriver) -> None:
     page = seen.open("#sample=0&second=2&view=walk")
     page.locator(".step h2").nth(1).wait_for()
     assert page.locator(".step").count() == 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.serving.browser.driving import Seen, blots
+from tests.serving.browser.driving import PageDriver, blots
 
 
-def test_the_walk_step_by_step(seen: Seen) -> None:
+def test_the_walk_step_by_step(seen: PageDriver) -> None:
     page = seen.open()
     page.get_by_label("Walk, step by step").check()
     assert "Choose a picture first" in page.locator("#walk").inner_text()
@@ -35,7 +35,7 @@ def test_the_walk_step_by_step(seen: Seen) -> None:
     assert sum(request.startswith("v1/walk") for request in seen.requests) == 1
 
 
-def test_the_walk_goes_through_another_block_and_by_keys(seen: Seen) -> None:
+def test_the_walk_goes_through_another_block_and_by_keys(seen: PageDriver) -> None:
     page = seen.open("#sample=0&view=walk&step=7")
     page.locator(".step h2").wait_for()
     page.get_by_label("Through block").fill("0")

@@ -17,11 +17,11 @@ from timm.models._registry import _module_to_models
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
+from vitrail.commands.convert import convert
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.convert import convert
 from vitrail.weights.families import recognise
 from vitrail.weights.families import timm as family
 from vitrail.weights.load import load

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import vitrail
+from vitrail.commands.convert import convert
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.convert import convert
 from vitrail.weights.families.transformers_vit import write_folder
 from vitrail.weights.preprocessing import IMAGENET, Preprocessing
 

@@ -7,7 +7,7 @@ import torch
 
 import vitrail
 from vitrail.errors import VitrailError
-from vitrail.tasks.task import task_for
+from vitrail.tasks.registry import task_for
 
 SMALL = {
     "hidden_size": 48,

@@ -1,19 +1,19 @@
 // The page, put together: the state, the pictures, and what shows them. One frame draws what changed.
 
 import * as api from "./api.js";
-import { eachFrame } from "./canvas.js";
-import { createControls } from "./controls.js";
+import { oncePerFrame } from "./picture/canvas.js";
+import { createControls } from "./panels/controls.js";
 import { byId, check, el } from "./dom.js";
-import { createHeads } from "./heads.js";
-import { Pane } from "./pane.js";
-import { createPaneView } from "./paneview.js";
-import { choose, setUpPictures } from "./pictures.js";
-import { createStore, fromLink, settled, toLink } from "./state.js";
-import { firstQuery } from "./tokens.js";
-import { createWalk } from "./walk.js";
-import { counted } from "./words.js";
+import { createHeadTiles } from "./panels/head_tiles.js";
+import { Pane } from "./picture/pane.js";
+import { createPaneView } from "./picture/pane_view.js";
+import { openFileDialog, setUpImageInput } from "./picture/image_input.js";
+import { createStore, fromLink, fitToModel, toLink } from "./state.js";
+import { firstQuery } from "./maps/tokens.js";
+import { createWalkView } from "./panels/walk_view.js";
+import { count, METHODS } from "./format.js";
 
-const trouble = (/** @type {string} */ sentence) => (byId("trouble").textContent = sentence);
+const showError = (/** @type {string} */ sentence) => (byId("trouble").textContent = sentence);
 
 /** Asks for a token until the server takes it. */
 async function openModel() {
@@ -23,16 +23,16 @@ async function openModel() {
     } catch (error) {
       if (error.status !== 401 && error.status !== 403) throw error;
       byId("facts").textContent = error.message;
-      await new Promise((entered) => {
+      await new Promise((resolve) => {
         const form = byId("token-form");
         form.hidden = false;
         byId("token").focus();
         form.onsubmit = (/** @type {Event} */ event) => {
           event.preventDefault();
-          api.keepToken(byId("token").value.trim());
-          entered(null);
+          api.storeToken(byId("token").value.trim());
+          resolve(null);
         };
-        window.onhashchange = () => api.takeTokenFromAddress() && entered(null);
+        window.onhashchange = () => api.readTokenFromAddress() && resolve(null);
       });
       byId("token-form").hidden = true;
       window.onhashchange = null;
@@ -46,35 +46,37 @@ function describe(model) {
   document.title = `${model.name} · Vitrail`;
   byId("name").textContent = model.name;
   byId("facts").textContent = `${model.task}: ${height} × ${width} px, ${rows} × ${columns} patches` +
-    `${model.prefix.length ? ` + ${model.prefix.length} in front` : ""}; ${counted(model.depth, "block")} of ` +
-    `${counted(model.heads, "head")}, width ${model.width}; ${counted(model.parameters, "parameter")}`;
+    `${model.prefix.length ? ` + ${model.prefix.length} in front` : ""}; ${count(model.depth, "block")} of ` +
+    `${count(model.heads, "head")}, width ${model.width}; ${count(model.parameters, "parameter")}`;
   byId("notes").append(...(model.notes ?? []).map((note) => el("p", { class: "aside", text: note })));
   byId("footer").textContent = `vitrail ${model.version}. Pictures go to this server only, and it keeps none.`;
 }
 
 async function main() {
-  api.takeTokenFromAddress();
+  api.readTokenFromAddress();
   const model = await openModel();
+  model.drawing = model.task === "embed" ? {} : await import(`./tasks/${model.task}.js`);
+  if (model.drawing.layer) METHODS[model.drawing.layer.name] = model.drawing.layer;
   describe(model);
-  const store = createStore(settled(fromLink(location.hash), model));
-  const frame = eachFrame(() => update());
+  const store = createStore(fitToModel(fromLink(location.hash), model));
+  const frame = oncePerFrame(() => update());
   const panes = [new Pane(frame), new Pane(frame)];
   const shown = () => panes.slice(0, store.get().sources.length);
 
   // ---- pictures
 
-  /** @param {number} number of the pane @param {import("./pane.js").Source} source */
+  /** @param {number} number of the pane @param {import("./picture/pane.js").Source} source */
   function open(number, source) {
-    trouble("");
+    showError("");
     performance.clearMarks();
     performance.mark("picture given");
     const sources = [...store.get().sources];
     sources[number] = source.sample ?? "own";
     store.set(panes[number].source ? { sources, object: null } : { sources }); // a link may name an object
-    const most = model.limits?.bytes ?? Infinity, { size } = source.blob;
-    const long = `This file has ${counted(size, "byte")}, and the server takes at most ${counted(most, "byte")}.`;
-    if (size < most) panes[number].open(source, store.get().block);
-    else panes[number].refuse(source, long);
+    const limit = model.limits?.bytes ?? Infinity, { size } = source.blob;
+    const tooLarge = `This file has ${count(size, "byte")}, and the server takes at most ${count(limit, "byte")}.`;
+    if (size < limit) panes[number].open(source, store.get().block);
+    else panes[number].showError(source, tooLarge);
   }
 
   /** @param {number} number of the pane @param {number} sample */
@@ -82,7 +84,7 @@ async function main() {
     try {
       open(number, { blob: await api.sample(sample), name: model.samples[sample].name, sample });
     } catch (error) {
-      trouble(error.message);
+      showError(error.message);
     }
   }
 
@@ -105,12 +107,12 @@ async function main() {
     check(byId("side"), two && panes[0].source ? "1" : "0");
   }
 
-  setUpPictures(model, { files: openFiles, sample: (number) => openSample(side(), number), refused: trouble });
+  setUpImageInput(model, { files: openFiles, sample: (number) => openSample(side(), number), refused: showError });
   byId("compare").addEventListener("click", () => setTwo(shown().length < 2));
 
   // ---- what is shown
 
-  const stageTo = {
+  const stageActions = {
     peek: (/** @type {string|null} */ peek) => store.set({ peek }),
     pin: (/** @type {string} */ query) => store.set({ query, object: null, method: "attention" }),
     query: () => store.get().query,
@@ -120,26 +122,26 @@ async function main() {
     const name = `${pane}-${object}`;
     store.set({ object: store.get().object === name ? null : name, method: "attention", peek: null });
   };
-  /** @param {number} pane @param {import("./answer.js").Line} line */
+  /** @param {number} pane @param {import("./picture/answer_list.js").Line} line */
   const chooseLine = (pane, line) => {
-    const { method, label } = store.get();
+    const { method, label } = store.get(), layer = model.drawing.layer?.name;
     if (line.object !== undefined) chooseObject(pane, line.object);
-    else if (panes[pane].mask && method !== "mask") store.set({ label: line.label, method: "mask" });
-    else if (method === "mask") store.set({ label: label === line.label ? null : line.label });
-    else store.set({ label: line.label, method: speaking.includes(method) ? method : speaking[0] ?? method });
+    else if (panes[pane].layerPart(model) && method !== layer) store.set({ label: line.label, method: layer });
+    else if (method === layer) store.set({ label: label === line.label ? null : line.label });
+    else store.set({ label: line.label, method: classMethods.includes(method) ? method : classMethods[0] ?? method });
   };
-  const speaking = ["relevance", "weighted_attention", "occlusion"].filter((one) => model.methods.includes(one));
+  const classMethods = ["relevance", "weighted_attention", "occlusion"].filter((one) => model.methods.includes(one));
   const views = panes.map((pane, number) => createPaneView(pane, number, {
-    ...stageTo,
+    ...stageActions,
     object: (object) => chooseObject(number, object),
     line: (line) => chooseLine(number, line),
-    choose: () => choose(number),
+    choose: () => openFileDialog(number),
     remove: () => setTwo(false),
   }));
   byId("panes").append(...views.map((view) => view.node));
   const controls = createControls(byId("controls"), model, store);
-  const heads = createHeads(byId("heads"), (head) => store.set({ head }));
-  const walk = createWalk(byId("walk"), model, store);
+  const heads = createHeadTiles(byId("heads"), (head) => store.set({ head }));
+  const walk = createWalkView(byId("walk"), model, store);
   byId("view").addEventListener("change", (/** @type {any} */ event) => store.set({ view: event.target.value }));
 
   function update() {
@@ -162,26 +164,26 @@ async function main() {
       shown().forEach((_, i) => views[i].update(state, model));
       controls.update(state);
       heads.update(state, shown());
-      const drawn = performance.getEntriesByName("map drawn").length > 0;
-      if (!drawn && panes.some((pane) => pane.picture)) performance.mark("map drawn");
+      const marked = performance.getEntriesByName("map drawn").length > 0;
+      if (!marked && panes.some((pane) => pane.picture)) performance.mark("map drawn");
     }
     walk.update(state, shown());
   }
 
   // ---- the link, and the voice
 
-  let writing = 0, saying = 0;
+  let linkTimer = 0, liveTimer = 0;
   store.listen((state, before) => {
     frame();
-    const chosen = Object.keys(state).some((name) => name !== "peek" && state[name] !== before[name]);
-    if (!chosen) return; // pointing is not choosing
-    clearTimeout(writing);
-    writing = setTimeout(() => {
+    const changed = Object.keys(state).some((name) => name !== "peek" && state[name] !== before[name]);
+    if (!changed) return; // pointing is not choosing
+    clearTimeout(linkTimer);
+    linkTimer = setTimeout(() => {
       history.replaceState(null, "", toLink(store.get(), model) || location.pathname + location.search);
     }, 150);
     if (["query", "block", "head", "method", "label", "object"].some((name) => state[name] !== before[name])) {
-      clearTimeout(saying);
-      saying = setTimeout(() => (byId("live").textContent = views[0].words()), 400);
+      clearTimeout(liveTimer);
+      liveTimer = setTimeout(() => (byId("live").textContent = views[0].words()), 400);
     }
   });
 
@@ -193,9 +195,9 @@ async function main() {
     });
   }
   window.addEventListener("hashchange", (event) => {
-    api.takeTokenFromAddress();
-    clearTimeout(writing); // it may have written just now, so the event is asked and not the address
-    const { strength, smooth, spread } = store.get(), state = settled(fromLink(new URL(event.newURL).hash), model);
+    api.readTokenFromAddress();
+    clearTimeout(linkTimer); // it may have written just now, so the event is asked and not the address
+    const { strength, smooth, spread } = store.get(), state = fitToModel(fromLink(new URL(event.newURL).hash), model);
     const sources = state.sources.map((source, i) => source ?? (panes[i].source ? panes[i].source.sample ?? "own" : null));
     store.set({ ...state, sources, strength, smooth, spread });
     openSources();
@@ -208,5 +210,5 @@ async function main() {
 
 main().catch((error) => {
   byId("facts").textContent = "";
-  trouble(error.message);
+  showError(error.message);
 });

@@ -1,11 +1,11 @@
-// What the page shows, and the same as a link. Everything else on the page follows from this, the model and the pictures.
+// The state of the page, and its form as a link. The page is a function of this state, the model and the pictures.
 
-import { firstQuery, tokenOf } from "./tokens.js";
+import { firstQuery, tokenOf } from "./maps/tokens.js";
 
 /**
  * @typedef {Object} State
  * @property {"look"|"walk"} view
- * @property {string|null} method "attention", "mask", "picture", or one of the model's explanations; null: the task's own
+ * @property {string|null} method "attention", "picture", the task's layer or one of the model's methods; null: the first
  * @property {number} block from 0; -1 until the model is known: the last
  * @property {number|"mean"} head
  * @property {string} query whose attention: see tokens.js; "" until the model is known
@@ -20,7 +20,7 @@ import { firstQuery, tokenOf } from "./tokens.js";
  */
 
 /** @type {State} */
-export const START = {
+export const DEFAULTS = {
   view: "look", method: null, block: -1, head: "mean", query: "", peek: null, label: null, object: null, step: 1,
   sources: [null], strength: 65, smooth: true, spread: false,
 };
@@ -31,7 +31,7 @@ export function fromLink(hash) {
   const number = (/** @type {string} */ name) => (/^\d{1,6}$/.test(link.get(name) ?? "") ? Number(link.get(name)) : null);
   const source = (/** @type {string} */ name) => number(name) ?? (link.get(name) === "own" ? "own" : null);
   return {
-    ...START,
+    ...DEFAULTS,
     view: link.get("view") === "walk" ? "walk" : "look",
     method: link.get("method"),
     block: number("block") ?? -1,
@@ -46,11 +46,11 @@ export function fromLink(hash) {
 
 /** @param {State} state @param {Model} model @returns {string} what differs from the start, as "#block=3&query=2,5" */
 export function toLink(state, model) {
-  const start = settled(START, model), link = new URLSearchParams();
+  const defaults = fitToModel(DEFAULTS, model), link = new URLSearchParams();
   if (state.sources[0] !== null) link.set("sample", String(state.sources[0]));
   if (state.sources.length > 1) link.set("second", String(state.sources[1] ?? "none"));
   for (const name of ["view", "method", "block", "head", "query", "label", "object", "step"]) {
-    if (state[name] !== start[name] && state[name] !== null) link.set(name, String(state[name]));
+    if (state[name] !== defaults[name] && state[name] !== null) link.set(name, String(state[name]));
   }
   const text = link.toString().replaceAll("%2C", ",");
   return text ? "#" + text : "";
@@ -60,26 +60,26 @@ export function toLink(state, model) {
  * The state as this model can show it: blocks, heads, tokens, methods and labels that it has.
  * @param {State} state @param {Model} model @returns {State}
  */
-export function settled(state, model) {
+export function fitToModel(state, model) {
   const [first, ...others] = methodsOf(model);
-  const known = state.query !== "" && tokenOf(state.query, model.prefix, model.grid) !== null;
+  const hasToken = state.query !== "" && tokenOf(state.query, model.prefix, model.grid) !== null;
   return {
     ...state,
     method: [first, ...others].includes(state.method ?? "") ? state.method : first,
     block: state.block < 0 || state.block >= model.depth ? model.depth - 1 : state.block,
     head: state.head === "mean" || state.head >= model.heads ? "mean" : state.head,
-    query: known ? state.query : firstQuery(model.prefix, model.grid),
+    query: hasToken ? state.query : firstQuery(model.prefix, model.grid),
     label: state.label !== null && (model.labels ?? []).includes(state.label) ? state.label : null,
-    sources: state.sources.map((one) => (typeof one === "number" && one >= model.samples.length ? null : one)),
+    sources: state.sources.map((source) => (typeof source === "number" && source >= model.samples.length ? null : source)),
   };
 }
 
 /** The maps that can be laid over a picture, the first of them to begin with. @param {Model} model @returns {string[]} */
 export function methodsOf(model) {
-  const explained = (model.methods ?? []).filter((name) => name !== "attention" && name !== "random");
-  const usual = ["attention", ...explained];
-  if (model.task === "segment") return ["mask", ...usual, "picture"];
-  return model.task === "detect" ? ["picture", ...usual] : [...usual, "picture"]; // boxes are seen best on the picture
+  const explanations = (model.methods ?? []).filter((name) => name !== "attention" && name !== "random");
+  const overlays = ["attention", ...explanations], { layer, pictureFirst } = model.drawing;
+  if (layer) return [layer.name, ...overlays, "picture"];
+  return pictureFirst ? ["picture", ...overlays] : [...overlays, "picture"];
 }
 
 /**
@@ -104,11 +104,11 @@ export function createStore(state) {
 }
 
 /**
- * @typedef {Object} Model what /v1/model tells
+ * @typedef {Object} Model the answer of /v1/model
  * @property {string} name
  * @property {string} task
  * @property {string[]|null} labels
- * @property {string[]|null} [colours] of the classes of masks and boxes
+ * @property {string[]|null} colours of the classes of masks and boxes, "#rrggbb"
  * @property {[number, number]} image_size
  * @property {[number, number]} patch_size
  * @property {[number, number]} grid
@@ -121,4 +121,16 @@ export function createStore(state) {
  * @property {{name: string, url: string}[]} samples
  * @property {{bytes: number}} limits
  * @property {string} version
+ * @property {Drawing} drawing how answers of its task are shown; not of the server
+ */
+
+/**
+ * What the script of a task, /web/tasks/TASK.js, exports. The first is needed, the others where the task has it.
+ * @typedef {Object} Drawing
+ * @property {(answer: any, part: any, model: Model) => {title: string, number: string, lines: any[]}} answerLines
+ * @property {{name: string, title: string, text: string,
+ *             surface: (part: any, model: Model, only: number|null) => HTMLCanvasElement}} [layer] an array of the answer
+ *           that is drawn over the picture; `only`: one class alone
+ * @property {boolean} [pictureFirst] the page begins with the bare picture
+ * @property {boolean} [explainsLabels] false: no class can be chosen to be explained
  */

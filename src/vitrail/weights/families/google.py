@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights.family import Foreign, count_blocks, count_heads, native_layout, shape_of
 from vitrail.weights.naming import Names, to_ours
 from vitrail.weights.preprocessing import HALF, Preprocessing
@@ -82,7 +83,7 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
         tensors=to_ours(tensors, NAMES, config),
         preprocessing=_preprocessing(config),
         heads_from=heads_from,
-        task="classify" if config.classes else "embed",
+        task=task_of_outputs(config.classes),
         notes=notes,
     )
 

@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.model.config import ViTConfig
+from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights.families import timm
-from vitrail.weights.families.timm_json import Told, read_told
+from vitrail.weights.families.timm_json import Metrics, read_told
 from vitrail.weights.family import Foreign
 from vitrail.weights.naming import to_ours
 from vitrail.weights.preprocessing import IMAGENET, Preprocessing
@@ -40,13 +41,13 @@ def recognises(source: Source) -> bool:
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     kind = _kind(source) or (DEIT if "head.weight" in source.tensors else DINO)
     tensors = _timm_names(source.tensors)
-    tensors, config, heads_from = timm.network(tensors, settings, Told(), resample=kind.resample)
+    tensors, config, heads_from = timm.network(tensors, settings, Metrics(), resample=kind.resample)
     return Foreign(
         config=config,
         tensors=to_ours(tensors, timm.names(config), config),
         preprocessing=_preprocessing(kind, config),
         heads_from=heads_from,
-        task="classify" if config.classes else "embed",
+        task=task_of_outputs(config.classes),
         notes=_notes(kind, source),
     )
 

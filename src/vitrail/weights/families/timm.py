@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.model.config import ViTConfig
+from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families.timm_json import CROP_MODES, POOLS, Told, read_preprocessing, read_told
+from vitrail.weights.families.timm_json import CROP_MODES, POOLS, Metrics, read_preprocessing, read_told
 from vitrail.weights.family import Foreign, count_blocks, count_heads, native_layout, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
 from vitrail.weights.source import Source
@@ -90,13 +91,13 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
         tensors=to_ours(tensors, names(config), config),
         preprocessing=preprocessing,
         heads_from=heads_from,
-        task="classify" if config.classes and not projection else "embed",
+        task=task_of_outputs(0 if projection else config.classes),
         labels=labels,
         notes=notes,
     )
 
 
-def _assumed(told: Told, config: ViTConfig, settings: Mapping[str, Any]) -> list[str]:
+def _assumed(told: Metrics, config: ViTConfig, settings: Mapping[str, Any]) -> list[str]:
     if told.architecture:
         told_notes = told.pretrained.get("notes")  # such as "natively QuickGELU, use quickgelu model variant ..."
         return [f"timm notes: {note}" for note in told_notes] if isinstance(told_notes, list) else []
@@ -105,7 +106,7 @@ def _assumed(told: Told, config: ViTConfig, settings: Mapping[str, Any]) -> list
 
 
 def network(
-    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], told: Told, **known: Any
+    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], told: Metrics, **known: Any
 ) -> tuple[dict[str, Tensor], ViTConfig, str]:
     """The tensors with positions as ours, the config, and how the number of heads is known. `known`: fields of it."""
     told.refuse_other_networks()
@@ -156,7 +157,7 @@ def _fields_shown(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _heads(
-    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], told: Told
+    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], told: Metrics
 ) -> tuple[int, str]:
     width = fields["width"]
     heads, where = told.heads
@@ -169,7 +170,7 @@ def _heads(
 
 
 def _positions(
-    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], told: Told
+    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], told: Metrics
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors with a position table as ours has it, and what it shows.
 
@@ -193,7 +194,7 @@ def _positions(
     return tensors, {"image_size": image_size, "cls_position": "learned" if with_position else "none"}
 
 
-def _no_positions(patch_size: tuple[int, int], told: Told) -> dict[str, Any]:
+def _no_positions(patch_size: tuple[int, int], told: Metrics) -> dict[str, Any]:
     if told.arguments.get("pos_embed") not in ("", "none"):
         raise VitrailError("it has no pos_embed, so its positions come from elsewhere, and only plain ViTs are read")
     height, width = told.image_size or (224, 224)
@@ -201,7 +202,7 @@ def _no_positions(patch_size: tuple[int, int], told: Told) -> dict[str, Any]:
     return {"image_size": whole, "positions": "none"}
 
 
-def _refuse_prefix_in_pool(config: ViTConfig, told: Told) -> None:
+def _refuse_prefix_in_pool(config: ViTConfig, told: Metrics) -> None:
     """Our attention pool sees every token, our mean only the patches; timm has a switch."""
     included = bool(told.arguments.get("pool_include_prefix", told.architecture == "test_vit3"))
     ours = config.pool == "attention"
@@ -224,7 +225,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     What timm cannot do alike is added to the checkpoint's notes.
     """
     checkpoint.check()
-    if checkpoint.task in ("segment", "detect"):
+    if checkpoint.config.is_dense:
         raise VitrailError(f"task {checkpoint.task!r} cannot be written for timm: only classifiers and encoders can")
     folder = Path(folder)
     state, arguments = timm_state(checkpoint)
@@ -323,11 +324,12 @@ def _write_positions(state: dict[str, Tensor], checkpoint: Checkpoint) -> bool:
     timm gives positions to all prefix tokens or to none. With registers the position of [CLS] is added to the token, as
     timm itself does for DINOv2. Sinusoids are written out as a table.
     """
-    config, module = checkpoint.config, checkpoint.model.positions
-    if module is None:
-        return False
+    config = checkpoint.config
     with torch.no_grad():
-        table = module(config.grid).unsqueeze(0)  # (1, prefix + N, D)
+        positions = checkpoint.model.position_table()
+    if positions is None:
+        return False
+    table = positions.unsqueeze(0)  # (1, prefix + N, D)
     for_all = config.distillation or (config.cls_token and not config.registers and config.cls_position != "none")
     if not for_all and config.cls_token:
         state["cls_token"] = state["cls_token"] + table[:, :1]

@@ -28,7 +28,7 @@ HEADS = ((r"base_patch16_gap_224", 16), (r"^test_vit2?$", 2), (r"^test_vit", 3))
 
 
 @dataclass(frozen=True)
-class Told:
+class Metrics:
     """All empty for a bare file."""
 
     architecture: str = ""
@@ -94,16 +94,16 @@ class Told:
             raise VitrailError(f"timm's {self.architecture} has {what}, and only plain ViTs are read")
 
 
-def read_told(source: Source) -> Told:
+def read_told(source: Source) -> Metrics:
     stored = source.config
     if not isinstance(stored.get("architecture"), str):
-        return Told()
+        return Metrics()
     # in older folders what is now under pretrained_cfg lies beside the architecture
     pretrained = stored.get("pretrained_cfg", stored)
     arguments = stored.get("model_args", {})
     if not isinstance(pretrained, dict) or not isinstance(arguments, dict):
         raise VitrailError("its config.json has pretrained_cfg or model_args that are no objects of named fields")
-    return Told(
+    return Metrics(
         architecture=stored["architecture"],
         arguments=arguments,
         pretrained=pretrained,
@@ -112,7 +112,7 @@ def read_told(source: Source) -> Told:
     )
 
 
-def read_preprocessing(told: Told, config: ViTConfig, file: str) -> tuple[Preprocessing, list[str]]:
+def read_preprocessing(told: Metrics, config: ViTConfig, file: str) -> tuple[Preprocessing, list[str]]:
     """From pretrained_cfg, and what was assumed or changed."""
     stored = told.pretrained
     notes: list[str] = []

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.family import count_heads, native_size
 from vitrail.weights.preprocessing import CLIP, HALF, Preprocessing
 
@@ -202,7 +203,7 @@ def head_json(classes: int, labels: list[str] | None, task: str) -> dict[str, An
         return {}
     kind = {ours: theirs for theirs, ours in TASKS.items()}.get(task)
     # transformers takes one output for a number, and refuses to hear otherwise
-    values: dict[str, Any] = {} if kind is None or (task == "classify" and classes == 1) else {"problem_type": kind}
+    values: dict[str, Any] = {} if kind is None or (task == DEFAULT_TASK and classes == 1) else {"problem_type": kind}
     if labels is None:
         return {**values, "num_labels": classes}
     id2label = {str(i): label for i, label in enumerate(labels)}

@@ -264,7 +264,7 @@ def _kind_of(config: ViTConfig) -> str:
 
 def _check_writable(checkpoint: Checkpoint, kind: str) -> None:
     config = checkpoint.config
-    if checkpoint.task in ("segment", "detect"):
+    if config.is_dense:
         raise VitrailError(
             f"task {checkpoint.task!r} cannot be written for transformers: only classifiers and encoders can"
         )
@@ -362,8 +362,8 @@ def _filled_state(checkpoint: Checkpoint, kind: str) -> dict[str, Tensor]:
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     like = state["norm.weight"]
     table = like.new_zeros(config.tokens, config.width)
-    if model.positions is not None:
-        table = model.positions(config.grid).to(like)
+    if (positions := model.position_table()) is not None:
+        table = positions.to(like)
     specials = config.prefix - config.registers
     state["positions.table"] = torch.cat([table[:specials], table[config.prefix :]])  # registers have none
     state.setdefault("stem.projection.bias", like.new_zeros(config.width))

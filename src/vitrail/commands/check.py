@@ -1,0 +1,111 @@
+"""`vitrail check`: what in a set of images would spoil training, before time is spent on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+from vitrail.commands.shared_options import DATA, DataOptions
+from vitrail.commands.shell import Argument
+from vitrail.option_types import whole_number
+from vitrail.options import Option, takes_options
+from vitrail.progress import Progress, ProgressBar
+
+if TYPE_CHECKING:
+    from vitrail.data.checks.check_dataset import CheckReport
+    from vitrail.dataset import Dataset
+
+_masks = partial(Option, section="Masks and boxes", default="")
+
+
+class CheckOptions(DataOptions, total=False):
+    fast: Annotated[bool, Option("look at headers and bytes only, decode no image", default=False)]
+    seed: Annotated[
+        int, Option("seed of the split into training and validation", metavar="N", parse=whole_number, default=0)
+    ]
+    classes: Annotated[str, _masks("class names, one a line, or 'index name'", metavar="FILE", unset="found in DATA")]
+    colours: Annotated[str, _masks("masks: lines of 'R G B name'", metavar="FILE", unset="found in DATA")]
+    ignore: Annotated[
+        int,
+        _masks(
+            "masks: the value of pixels that do not count",
+            metavar="N",
+            parse=whole_number,
+            default=-1,
+            unset="255, and what is called void",
+        ),
+    ]
+    pairs: Annotated[
+        str,
+        _masks(
+            "masks: folders of images and of masks, such as 'train:trainannot, val:valannot'",
+            metavar="LIST",
+            unset="recognised",
+        ),
+    ]
+    targets: Annotated[
+        Sequence[str] | None, Option("columns of a table with numbers to predict", unset="all numbers", shell=False)
+    ]
+    fraction: Annotated[
+        float | None, Option("held out where DATA has no validation part", unset="as in training", shell=False)
+    ]
+    workers: Annotated[int | None, Option("threads that read", unset="one a core, up to 8", shell=False)]
+    progress: Annotated[Progress | None, Option("called with (done, of how many)", unset="a bar", shell=False)]
+    quiet: Annotated[bool, Option("no progress bar on a terminal", default=False)]
+
+
+@takes_options(CheckOptions)
+def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckReport:
+    """Look at every file of DATA and report what is broken, doubled, odd or unbalanced."""
+    from vitrail.data.checks.check_dataset import check_dataset
+    from vitrail.data.layouts.recognise import read_dataset
+    from vitrail.dataset import Dataset
+    from vitrail.tasks.dense_options import DenseOptions
+
+    if isinstance(data, Dataset):
+        dataset = data
+    else:
+        dense = DenseOptions(options["classes"], options["colours"], options["ignore"], options["pairs"])
+        targets = options["targets"]
+        dataset = read_dataset(data, layout=options["layout"], task=options["task"], targets=targets, dense=dense)
+    with ProgressBar("checking", enabled=not options["quiet"]) as bar:
+        return check_dataset(
+            dataset,
+            fast=options["fast"],
+            fraction=options["fraction"],
+            seed=options["seed"],
+            workers=options["workers"],
+            progress=options["progress"] or bar.update,
+        )
+
+
+@takes_options(CheckOptions)
+def run_check(
+    data: Annotated[str, Argument(DATA, "DATA")],
+    json: Annotated[bool, Option("print JSON")] = False,
+    page: Annotated[str | None, Option("write the findings as an HTML page with pictures", metavar="FILE")] = None,
+    out: Annotated[str | None, Option("write to this file what would be printed", metavar="FILE")] = None,
+    **options: Unpack[CheckOptions],
+) -> int:
+    """Looks at every image, mask and box: broken files, copies, conflicting labels, rotated photos, odd sizes,
+    imbalance. The exit code is 1 where something would spoil training.
+    """
+    from json import dumps
+
+    from vitrail.files import write_text
+
+    report = check(data, **options)
+    text = dumps(report.to_dict(), indent=2) if json else str(report)
+    if out is None:
+        print(text)
+    else:
+        write_text(out, text + "\n")
+    if page is not None:
+        from vitrail.report.pages.check_page import page as render
+
+        write_text(page, render(report))
+        if not json or out is not None:
+            print(f"wrote {page}")
+    return report.exit_code

@@ -1,0 +1,87 @@
+"""`vitrail predict`: images in, a row each out, and an exit code that says whether all could be read."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+from vitrail.commands.shared_options import MODEL
+from vitrail.commands.shell import Argument
+from vitrail.errors import VitrailError
+from vitrail.inference.running_options import RunningOptions
+from vitrail.option_types import count
+from vitrail.options import Option, takes_options
+from vitrail.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from vitrail.inference.output.writers import Write
+    from vitrail.tasks.task import Task
+
+IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
+
+
+@takes_options(RunningOptions)
+def run_predict(
+    model: Annotated[str, Argument(MODEL, "MODEL")],
+    images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
+    top: Annotated[int, Option("answers an image", metavar="N", parse=count)] = 5,
+    json: Annotated[
+        str | None, Option("write a JSON list instead; -: JSON lines on standard output", metavar="FILE")
+    ] = None,
+    csv: Annotated[str | None, Option("write a table instead; -: on standard output", metavar="FILE")] = None,
+    out: Annotated[
+        str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
+    ] = None,
+    **options: Unpack[RunningOptions],
+) -> int:
+    """Prints one row an image, in their order. What cannot be read is a row with its error, and the exit code is
+    then 1.
+    """
+    from vitrail.inference.output.answer_files import pictures_in
+    from vitrail.inference.output.writers import STDOUT
+    from vitrail.inference.predictor import Predictor
+    from vitrail.inference.sources import STDIN, expand
+
+    if str(json) == str(csv) == STDOUT:
+        raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
+    if [str(image) for image in images].count(STDIN) > 1:
+        raise VitrailError("'-' is standard input, which can be read once: name it once")
+    predictor = Predictor(model, **options)
+    task = predictor.engine.task
+    unreadable = 0
+    quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
+    with contextlib.ExitStack() as stack:
+        writes = _outlets(stack, task, top, json, csv)
+        if out is not None:
+            writes.append(stack.enter_context(pictures_in(out, task)))
+        bar = stack.enter_context(ProgressBar(enabled=not quiet))
+        for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand(images), top))):
+            unreadable += prediction.error is not None
+            for write in writes:
+                write(prediction)
+            bar.step()
+    print(_summary(bar, unreadable), file=sys.stderr)
+    return 1 if unreadable or not bar.done else 0
+
+
+def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None, csv: str | None) -> list[Write]:
+    from vitrail.inference.output.writers import csv_rows, json_rows, text_lines
+
+    writes: list[Write] = []
+    if json is not None:
+        writes.append(stack.enter_context(json_rows(json)))
+    if csv is not None:
+        writes.append(stack.enter_context(csv_rows(csv, task, top)))
+    return writes or [text_lines(task)]
+
+
+def _summary(bar: ProgressBar, unreadable: int) -> str:
+    from vitrail.text import counted
+
+    if not bar.done:
+        return "vitrail: no images were found"
+    seconds = bar.seconds
+    text = f"{counted(bar.done, 'image')} in {seconds:.1f} s, {bar.done / max(seconds, 1e-9):.1f} a second"
+    return f"{text}; {unreadable:,} could not be read" if unreadable else text

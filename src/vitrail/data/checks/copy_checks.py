@@ -1,0 +1,118 @@
+"""Images that are there twice: in one class a waste, in two a contradiction, in train and val a score too good."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitrail.data.checks.examine import Examined
+from vitrail.data.checks.perceptual_hash import alike, is_flat
+from vitrail.dataset import Dataset, Item
+from vitrail.findings import Example, Finding
+from vitrail.tasks.registry import task_data
+from vitrail.text import counted
+
+
+@dataclass(frozen=True)
+class _Sort:
+    """How copies of one sort are spoken of."""
+
+    kind: str
+    what: str
+    grave: str  # severity where they contradict or cross
+
+
+_EXACT = _Sort("copies", "identical images", "error")
+_NEAR = _Sort("near-copies", "images that look the same", "warning")
+
+
+def check_copies(
+    dataset: Dataset, seen: Sequence[Examined], automatic: bool, placeholders: Container[int] = ()
+) -> list[Finding]:
+    """`dataset` with every item in a part, by the user or `automatic`; `seen` in the order of its items.
+    placeholders: indices of items that stand for missing images. Their copies are another finding's."""
+    exact = [group for group in same_bytes(seen) if group[0] not in placeholders]
+    near = [group for group in _look_alikes(seen, exact) if not all(index in placeholders for index in group)]
+    return [*_judge(dataset, exact, _EXACT, automatic), *_judge(dataset, near, _NEAR, automatic)]
+
+
+def same_bytes(seen: Sequence[Examined]) -> list[list[int]]:
+    """Groups of indices of identical files."""
+    places: dict[bytes, list[int]] = {}
+    for place, one in enumerate(seen):
+        if one.digest and one.problem is None:
+            places.setdefault(one.digest, []).append(place)
+    return [group for group in places.values() if len(group) > 1]
+
+
+def _look_alikes(seen: Sequence[Examined], exact: list[list[int]]) -> list[list[int]]:
+    """Groups of places. Of identical images one is compared for all, and all are in its group."""
+    copies = {group[0]: group for group in exact}
+    doubled = {place for group in exact for place in group[1:]}
+    places = [
+        place
+        for place, one in enumerate(seen)
+        if one.small is not None and place not in doubled and one.problem is None and not is_flat(one.small)
+    ]
+    pictures = [small for place in places if (small := seen[place].small) is not None]
+    if len(places) < 2:
+        return []
+    hashes = np.array([seen[place].hash for place in places], dtype=np.uint64)
+    groups = [[places[member] for member in group] for group in alike(hashes, np.stack(pictures))]
+    return [sorted(copy for place in group for copy in copies.get(place, [place])) for group in groups]
+
+
+def _judge(dataset: Dataset, groups: list[list[int]], sort: _Sort, automatic: bool) -> list[Finding]:
+    """Each group under the gravest thing that is wrong with it. Where targets vary between images that look the same,
+    they contradict each other only if the images are the same to the byte."""
+    contradicting, crossing, plain = [], [], []
+    data = task_data(dataset.task)
+    one, many = data.target_noun
+    for group in groups:
+        items = [dataset.items[index] for index in group]
+        if not (data.targets_vary and sort is _NEAR) and _targets_differ(items):
+            contradicting.append(example_of_copies(items, dataset))
+        elif len({item.split for item in items}) > 1:
+            crossing.append(example_of_copies(items, dataset))
+        else:
+            plain.append(example_of_copies(items, dataset))
+    found = []
+    if contradicting:
+        title = f"{_groups(contradicting)} of {sort.what} with different {many}"
+        advice = f"keep each image once, with its right {one}"
+        found.append(_finding(f"{sort.kind}-with-different-labels", sort.grave, title, advice, contradicting))
+    if crossing:
+        title = f"{_groups(crossing)} of {sort.what}, in more than one part"
+        advice = "keep each in one part: a score on images seen in training is too good"
+        if automatic:
+            advice = "give such images one name in a column 'group', or keep one of each: the score would be too good"
+        found.append(_finding(f"{sort.kind}-across-parts", sort.grave, title, advice, crossing))
+    if plain:
+        title = f"{_groups(plain)} of {sort.what}"
+        found.append(_finding(sort.kind, "warning", title, "keep one of each: copies add weight, not knowledge", plain))
+    return found
+
+
+def _targets_differ(items: list[Item]) -> bool:
+    return len({item.target for item in items}) > 1
+
+
+def example_of_copies(items: list[Item], dataset: Dataset) -> Example:
+    """The files, and what tells them apart."""
+    notes = []
+    if _targets_differ(items):
+        data = task_data(dataset.task)
+        notes.append(" / ".join(dict.fromkeys(data.target_words(item, dataset) for item in items)))
+    if len({item.split for item in items}) > 1:
+        notes.append(" / ".join(dict.fromkeys(item.split or "train" for item in items)))
+    return Example(tuple(item.path for item in items), ", ".join(note for note in notes if note))
+
+
+def _groups(examples: list[Example]) -> str:
+    return f"{counted(len(examples), 'group')} ({counted(sum(len(one.files) for one in examples), 'file')})"
+
+
+def _finding(kind: str, severity: str, title: str, advice: str, examples: list[Example]) -> Finding:
+    return Finding(kind, severity, title, advice, len(examples), tuple(examples))

@@ -1,0 +1,1 @@
+"""Disk to Dataset: class folders, tables, mask folders, COCO, Pascal VOC, YOLO."""

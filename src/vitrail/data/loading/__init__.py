@@ -1,0 +1,1 @@
+"""Dataset to batches: cache, sampler, loader, targets, augmentation, transforms, splits."""

@@ -1,0 +1,218 @@
+"""Decoded images for training, each squashed as a whole to one size: kept in memory, in a shared file, or not at all.
+
+An image's own height and width are kept beside it, so that a crop can restore its aspect (see augment.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.data.loading.transforms import resize
+from vitrail.files import replacing
+from vitrail.images.decode import read_image
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.progress import Progress
+from vitrail.threads import in_threads
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of every cached image."""
+
+    height: int
+    width: int
+    channels: int
+    exact: bool = False  # whether the images' own sizes are needed to the pixel, not only their aspects
+
+    @property
+    def bytes(self) -> int:
+        return self.height * self.width * self.channels
+
+
+class ImageCache(Protocol):
+    """Images by their index in the list of paths."""
+
+    broken: dict[int, UnreadableImage]  # the indices that hold no image
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+        """uint8 (B, H, W, C), and the images' own sizes (B, 2)."""
+        ...
+
+
+def read_squashed(path: Path, shape: Shape) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """One image resized to the cached size, and its own height and width."""
+    pixels = read_image(path, shape.channels, target=None if shape.exact else (shape.height, shape.width))
+    size = pixels.shape[0], pixels.shape[1]  # a JPEG may be decoded at reduced scale: only the aspect is needed then
+    return resize(pixels, (shape.height, shape.width), "bilinear"), size
+
+
+class NoCache:
+    """Decodes images each time they are taken, so memory stays flat however many there are."""
+
+    def __init__(self, paths: Sequence[Path], shape: Shape, workers: int = 2) -> None:
+        self.paths, self.shape, self.workers = paths, shape, workers
+        self.broken: dict[int, UnreadableImage] = {}
+
+    def find_broken(self, progress: Progress | None = None) -> NoCache:
+        """Decode every image once, so that broken ones are known before a long run begins."""
+        _, self.broken = _read_sizes(
+            lambda index: read_squashed(self.paths[index], self.shape)[1], self.paths, self.workers, progress
+        )
+        return self
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+        paths = [self.paths[index] for index in indices]
+        images = in_threads(lambda path: read_squashed(path, self.shape), paths, max(1, self.workers))
+        return torch.from_numpy(np.stack([pixels for pixels, _ in images])), np.array([size for _, size in images])
+
+
+class ArrayCache:
+    """Every image in one array, in memory or mapped from a file: (count, H, W, C), and sizes (count, 2)."""
+
+    def __init__(self, pixels: NDArray[np.uint8], sizes: NDArray[np.int64], broken: dict[int, UnreadableImage]) -> None:
+        self.pixels, self.sizes, self.broken = pixels, sizes, broken
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+        return torch.from_numpy(self.pixels[indices]), self.sizes[indices]
+
+
+class CacheSubset:
+    """A cache without some of its indices, such as those of broken images: the others move up."""
+
+    def __init__(self, cache: ImageCache, count: int, without: Collection[int]) -> None:
+        self.cache = cache
+        self.broken: dict[int, UnreadableImage] = {}
+        self.indices = np.array([index for index in range(count) if index not in without], dtype=np.int64)
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+        return self.cache.take(self.indices[indices])
+
+
+def open_cache(
+    paths: Sequence[Path],
+    shape: Shape,
+    mode: str | None = None,
+    gigabytes: float = 4.0,
+    workers: int = 2,
+    progress: Progress | None = None,
+) -> ImageCache:
+    """`mode` is memory, disk or off. None: in memory what fits into so many gigabytes, else on disk where it takes at
+    most half of the free space, else off."""
+    needed = len(paths) * shape.bytes
+    if mode == "memory" or (mode is None and needed <= min(gigabytes * 1e9, physical_memory() / 4)):
+        return keep_in_memory(paths, shape, workers, progress)
+    if mode == "disk" or (mode is None and needed <= _free_disk(cache_folder()) / 2):
+        return keep_in_file(paths, shape, cache_folder(), workers, progress)
+    return NoCache(paths, shape, workers).find_broken(progress)
+
+
+def keep_in_memory(paths: Sequence[Path], shape: Shape, workers: int, progress: Progress | None = None) -> ArrayCache:
+    pixels = np.empty((len(paths), shape.height, shape.width, shape.channels), dtype=np.uint8)
+    return ArrayCache(pixels, *_fill(pixels, paths, shape, workers, progress))
+
+
+def keep_in_file(
+    paths: Sequence[Path], shape: Shape, folder: Path, workers: int, progress: Progress | None = None
+) -> ArrayCache:
+    """Mapped from a file that other runs on the same data share. Two runs that start at once each write it, and the
+    last one's stays."""
+    target = folder / f"{_key(paths, shape)}.npy"
+    sizes = target.with_suffix(".sizes.npy")
+    dims = (len(paths), shape.height, shape.width, shape.channels)
+    if not (target.exists() and sizes.exists()):
+        with replacing(target) as temporary:
+            mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=dims)
+            _reserve(temporary)
+            own, _ = _fill(mapped, paths, shape, workers, progress)
+            mapped.flush()
+        with replacing(sizes) as temporary, temporary.open("wb") as file:
+            np.save(file, own)
+    image_sizes = np.load(sizes)
+    broken = {index: _problem(paths[index], shape) for index in np.flatnonzero(image_sizes[:, 0] == 0).tolist()}
+    return ArrayCache(np.load(target, mmap_mode="r"), image_sizes, broken)
+
+
+def cache_folder() -> Path:
+    """Where decoded images are kept: `VITRAIL_CACHE`, else the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("VITRAIL_CACHE") or Path(base) / "vitrail")
+
+
+def _free_disk(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def physical_memory() -> float:
+    """Bytes; infinity where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _key(paths: Sequence[Path], shape: Shape) -> str:
+    """A hash of the paths, sizes and times of the files: another one when any of them changes."""
+    key = hashlib.sha256(repr(shape).encode())
+    for path in paths:
+        try:
+            stat = path.stat()
+            facts = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
+        except OSError:
+            facts = f"{path}\0gone\n"
+        key.update(facts.encode(errors="surrogateescape"))
+    return key.hexdigest()[:32]
+
+
+def _reserve(file: Path) -> None:
+    """The mapped file is sparse: a disk that fills up later would end the process without a word, so it fills here."""
+    if hasattr(os, "posix_fallocate"):
+        with file.open("rb+") as opened:
+            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+
+
+def _problem(path: Path, shape: Shape) -> UnreadableImage:
+    try:
+        read_squashed(path, shape)
+    except UnreadableImage as error:
+        return error
+    return UnreadableImage(str(path), "damaged", "could not be read when the cache was filled: save it anew")
+
+
+def _fill(
+    pixels: NDArray[np.uint8], paths: Sequence[Path], shape: Shape, workers: int, progress: Progress | None
+) -> tuple[NDArray[np.int64], dict[int, UnreadableImage]]:
+    def fill(index: int) -> tuple[int, int]:
+        pixels[index], size = read_squashed(paths[index], shape)
+        return size
+
+    return _read_sizes(fill, paths, workers, progress)
+
+
+def _read_sizes(
+    read: Callable[[int], tuple[int, int]], paths: Sequence[Path], workers: int, progress: Progress | None
+) -> tuple[NDArray[np.int64], dict[int, UnreadableImage]]:
+    """The size that `read` gives for each index, (count, 2), and the errors by index; a broken image has size 0."""
+    broken: dict[int, UnreadableImage] = {}
+
+    def try_reading(index: int) -> tuple[int, int]:
+        try:
+            return read(index)
+        except UnreadableImage as error:
+            broken[index] = error
+            return 0, 0
+
+    sizes = in_threads(try_reading, range(len(paths)), max(1, workers), progress)
+    return np.array(sizes, dtype=np.int64).reshape(-1, 2), dict(sorted(broken.items()))

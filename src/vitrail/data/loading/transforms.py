@@ -1,0 +1,152 @@
+"""From an image to the model's input, as the model's file says: resized (`prepare`), then normalised (`normalise`).
+
+Both give what transformers' image processors give on Pillow; tests compare them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+if TYPE_CHECKING:  # reading and checking images must not wait for torch
+    from torch import Tensor
+
+    from vitrail.tasks.letterbox import Letterbox
+    from vitrail.weights.preprocessing import Preprocessing
+
+_FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def prepare(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """uint8 (H, W, C) -> uint8 (h, w, C) of the model's size.
+
+    crop: the image covers size / crop_fraction, then the centre is cut out. squash: the same without its aspect.
+    pad: the whole image fits inside, and the rest has the mean colour, which is 0 for the network.
+    window: what is in the middle, at its own scale, is what one window shows.
+    """
+    _check(image, preprocessing)
+    height, width = preprocessing.size
+    if preprocessing.resize == "pad":
+        return _letterbox(image, preprocessing)
+    if preprocessing.resize == "window":
+        return _middle(image, preprocessing)
+    goal = before_crop(preprocessing)
+    if preprocessing.resize == "crop":
+        goal = _covering(image.shape[:2], goal)
+    resized = resize(image, goal, preprocessing.interpolation)
+    top, left = (goal[0] - height) // 2, (goal[1] - width) // 2
+    return resized[top : top + height, left : left + width].copy()
+
+
+def letterbox_of(own: tuple[int, int], preprocessing: Preprocessing) -> Letterbox:
+    """Where `prepare` puts a picture of this size, for the rules of dense tasks: pad, squash and window.
+
+    With window, a large picture reaches beyond the input: its top and left are then negative.
+    """
+    from vitrail.tasks.letterbox import Letterbox
+
+    height, width = preprocessing.size
+    if preprocessing.resize not in ("pad", "window"):
+        return Letterbox(own, (0, 0, height, width), preprocessing.size)
+    fitted = own if preprocessing.resize == "window" else _fitted(own, preprocessing.size)
+    top, left = (_offset(side, length) for side, length in zip(preprocessing.size, fitted, strict=True))
+    return Letterbox(own, (top, left, top + fitted[0], left + fitted[1]), preprocessing.size)
+
+
+def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """uint8 (B, H, W, C) -> float (B, C, H, W): (pixel / 255 - mean) / std for each channel."""
+    import torch
+
+    mean = torch.tensor(preprocessing.mean, device=batch.device)
+    std = torch.tensor(preprocessing.std, device=batch.device)
+    # one multiplication and one addition for each pixel: (x / 255 - mean) / std = x * scale + shift
+    scale, shift = (1 / (255 * std)).view(1, -1, 1, 1), (-mean / std).view(1, -1, 1, 1)
+    return torch.addcmul(shift, batch.permute(0, 3, 1, 2).float(), scale).contiguous()
+
+
+def before_crop(preprocessing: Preprocessing) -> tuple[int, int]:
+    """(height, width) that the centre is cut from; a JPEG must not be decoded below it (`read_image(target=...)`)."""
+    fraction = 1.0 if preprocessing.resize == "pad" else preprocessing.crop_fraction
+    # rounded down as torchvision and timm do, but 224 / (224 / 354) is 354 whatever the floating point says
+    height, width = (math.floor(side / fraction + 1e-6) for side in preprocessing.size)
+    return height, width
+
+
+# ---- parts
+
+
+def _covering(size: tuple[int, ...], goal: tuple[int, int]) -> tuple[int, int]:
+    """The smallest (height, width) with the image's aspect that covers the goal."""
+    height, width = size[:2]
+    if goal[0] * width >= goal[1] * height:  # the height decides
+        return goal[0], max(goal[1], goal[0] * width // height)
+    return max(goal[0], goal[1] * height // width), goal[1]
+
+
+def _letterbox(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    height, width = preprocessing.size
+    fitted = _fitted(image.shape[:2], preprocessing.size)
+    canvas = _canvas(preprocessing)
+    top, left = (height - fitted[0]) // 2, (width - fitted[1]) // 2
+    canvas[top : top + fitted[0], left : left + fitted[1]] = resize(image, fitted, preprocessing.interpolation)
+    return canvas
+
+
+def _middle(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """The middle of a large picture, or a small one in the middle."""
+    canvas = _canvas(preprocessing)
+    shown, there = [], []
+    for side, own in zip(preprocessing.size, image.shape[:2], strict=True):
+        length = min(side, own)
+        there.append(slice((side - length) // 2, (side - length) // 2 + length))
+        shown.append(slice((own - length) // 2, (own - length) // 2 + length))
+    canvas[tuple(there)] = image[tuple(shown)]
+    return canvas
+
+
+def _offset(side: int, length: int) -> int:
+    """Where a centred picture begins along one axis; negative where its middle is cut out."""
+    return (side - length) // 2 if length <= side else -((length - side) // 2)
+
+
+def _canvas(preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """An input of the mean colour."""
+    colour = np.rint(np.clip(preprocessing.mean, 0, 1) * np.float64(255)).astype(np.uint8)
+    canvas = np.empty((*preprocessing.size, preprocessing.channels), dtype=np.uint8)
+    canvas[:] = colour
+    return canvas
+
+
+def _fitted(own: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
+    """The largest (height, width) of the picture's aspect that fits into the size."""
+    scale = min(size[0] / own[0], size[1] / own[1])
+    return min(size[0], max(1, round(own[0] * scale))), min(size[1], max(1, round(own[1] * scale)))
+
+
+def resize(image: NDArray[np.uint8], size: tuple[int, int], interpolation: str) -> NDArray[np.uint8]:
+    """Pillow's resize, which filters before it shrinks. Channels of any number go one by one; colour goes at once."""
+    if image.shape[:2] == size:
+        return image
+    method, width_height = _FILTERS[interpolation], (size[1], size[0])
+    if image.shape[2] == 3:
+        return np.array(Image.fromarray(image).resize(width_height, method))
+    # a fourth channel is not told apart from infrared here, so RGBA is not weighted by its alpha
+    planes = [
+        Image.fromarray(np.ascontiguousarray(image[..., c])).resize(width_height, method) for c in range(image.shape[2])
+    ]
+    return np.stack([np.asarray(plane) for plane in planes], axis=2)
+
+
+def _check(image: NDArray[np.uint8], preprocessing: Preprocessing) -> None:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != preprocessing.channels:
+        expected = f"(height, width, {preprocessing.channels})"
+        raise ValueError(f"prepare takes uint8 {expected}, not {image.dtype} {image.shape}")

@@ -1,0 +1,1 @@
+"""Generated pictures of which everything is known."""

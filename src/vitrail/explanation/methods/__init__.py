@@ -1,0 +1,1 @@
+"""One file a method: attention maps, rollout, relevance, weighted attention, occlusion, faithfulness."""

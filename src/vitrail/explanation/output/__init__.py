@@ -1,0 +1,1 @@
+"""What an explanation holds, and its text, JSON and PNG forms."""

@@ -1,0 +1,1 @@
+"""One image through one model, step by step, with the real numbers."""

@@ -1,0 +1,53 @@
+"""What was noticed about a set of images: each thing once, with its weight, its files and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.text import shown
+
+# error: training on this, or the score it ends with, would be wrong. warning: worth a look. note: good to know.
+SEVERITIES = ("error", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One file, or several that belong together (a duplicate and its original), and a word on them."""
+
+    files: tuple[Path, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: str  # for programs: never changes
+    severity: str
+    title: str  # what: "3 files cannot be read"
+    advice: str  # what to do, one sentence
+    count: int
+    examples: tuple[Example, ...] = ()  # all of them; who shows them shows the first few
+
+    def to_dict(self, root: Path) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "severity": self.severity,
+            "title": self.title,
+            "advice": self.advice,
+            "count": self.count,
+            "examples": [
+                {"files": [shown(file, root) for file in example.files], "note": example.note}
+                for example in self.examples
+            ],
+        }
+
+
+def single(files: Iterable[Path]) -> tuple[Example, ...]:
+    return tuple(Example((file,)) for file in files)
+
+
+def by_weight(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then warnings, then notes; each in the order in which they were found."""
+    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))

@@ -1,0 +1,48 @@
+"""The size of a picture without its pixels, and how it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vitrail.images.arrays import load_tiff
+from vitrail.images.decode import facts_of, known_formats, read_file
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.threads import in_threads
+
+Size = tuple[int, int]  # height, width
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    size: Size  # of the picture as it is read: after its EXIF orientation
+    orientation: int = 1
+
+
+def headers(paths: Sequence[Path]) -> list[Header | None]:
+    """Of each picture; None where the file is none, which others report."""
+    return in_threads(header, paths)
+
+
+def header(path: Path) -> Header | None:
+    try:
+        if path.suffix.lower() == ".npy":
+            height, width = np.load(path, mmap_mode="r", allow_pickle=False).shape[:2]
+            return Header((height, width))
+        with Image.open(path, formats=known_formats()) as image:
+            facts = facts_of(image)
+            return Header((facts.height, facts.width), facts.orientation)
+    except Exception:  # damaged files raise many things
+        return _of_many_channels(path) if path.suffix.lower() in (".tif", ".tiff") else None
+
+
+def _of_many_channels(path: Path) -> Header | None:
+    try:
+        height, width, _ = load_tiff(read_file(path), str(path)).shape
+    except UnreadableImage:
+        return None
+    return Header((height, width))

@@ -1,0 +1,175 @@
+"""The one engine: a model is opened once, and every answer is read, transformed, run, decoded and put into words here.
+
+`predict`, `evaluate`, the evaluation in training, the server and `explain` all go through it. What runs the network is
+a backend (`backends/`); what the outputs mean is the task's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import VitrailError
+from vitrail.inference.backends.backend import Backend, check_capture, load_backend
+from vitrail.inference.image_processor import ImageProcessor, ModelInput, Pixels
+from vitrail.inference.read_source import Source
+from vitrail.inference.sliding_window import run_windows
+from vitrail.model.encoder import Capture
+from vitrail.model.presets import is_preset
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.tasks.letterbox import Letterbox
+from vitrail.tasks.registry import task_data, task_for
+from vitrail.tasks.task import Task
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.load import load
+
+TOKENS = 8192  # in a batch that no one chose: 41 images of 224 px in patches of 16, 5 of DINOv2's 518 px
+LARGEST = 64  # images in it, where these are small
+
+
+class Engine:
+    """A checkpoint at work. Labels, preprocessing and calibration are those of its file.
+
+    processor, task: how images are read and what the outputs mean; None: as the checkpoint says.
+    batch_size: None: by the number of tokens.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        backend: Backend,
+        *,
+        processor: ImageProcessor | None = None,
+        task: Task | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise VitrailError(f"batch_size is {batch_size}: give at least 1")
+        self.checkpoint, self.backend = checkpoint, backend
+        self.processor = processor or ImageProcessor(checkpoint.preprocessing, checkpoint.config.is_dense)
+        self.batch_size = batch_size or default_batch_size(checkpoint)
+        self._task = task
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | Checkpoint | Engine,
+        *,
+        untrained: bool = False,
+        backend: str = "torch",
+        device: str = "auto",
+        precision: str = "auto",
+        batch_size: int | None = None,
+    ) -> Engine:
+        """The engine of a file, a folder, a hub id or a checkpoint; an engine is given back as it is.
+
+        untrained: a preset with fresh weights will do, to look at the network. device: cuda, mps or cpu; auto is the
+        first of these that is there. The model moves to it, and stays there.
+        """
+        if isinstance(model, Engine):
+            return model
+        checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
+        loaded = load_backend(backend, checkpoint, device=device, precision=precision)
+        return cls(checkpoint, loaded, batch_size=batch_size)
+
+    @property
+    def task(self) -> Task:
+        """What the outputs mean; VitrailError for a model without a head."""
+        if self._task is None:
+            self._task = task_of(self.checkpoint)
+        return self._task
+
+    # ---- from a source to an answer, step by step
+
+    def read(self, source: Source, name: str = "the image") -> ModelInput:
+        """The pixels that the model takes, or UnreadableImage. Safe to call from several threads."""
+        return self.processor.read(source, name)
+
+    def transform(self, images: Sequence[Pixels]) -> Tensor:
+        """uint8 (h, w, C) each -> normalised (B, C, h, w) on the backend's device."""
+        return self.processor.transform(images, self.backend.device)
+
+    def forward(self, images: Tensor, capture: Capture | None = None) -> Tensor:
+        """Normalised (B, C, h, w) -> the model's outputs (B, ...), float32, where the backend leaves them.
+
+        capture: what to keep of this pass besides; refused in a sentence where the backend cannot.
+        """
+        if capture is not None:
+            check_capture(self.backend, capture)
+        return self.backend(images, capture)
+
+    def run(self, batch: Sequence[ModelInput]) -> Iterator[tuple[Tensor, list[Letterbox]]]:
+        """The outputs (B, ...) of the batch, and where each picture lies in them (for dense tasks).
+
+        Pictures that go through sliding windows differ in size: each comes by itself, (1, K, H', W').
+        """
+        if not self.processor.windows:
+            outputs = self.forward(self.transform([image.pixels for image in batch]))
+            yield outputs, [image.letterbox for image in batch if image.letterbox is not None]
+            return
+        window, patch = self.processor.preprocessing.size, self.checkpoint.config.patch_size
+        for image in batch:
+            assert image.whole is not None
+            picture = self.transform([image.whole])[0]
+            outputs, letterbox = run_windows(self.forward, picture, window, patch, self.batch_size)
+            yield outputs[None], [letterbox]
+
+    def decode(self, outputs: Tensor, letterboxes: Sequence[Letterbox] = ()) -> Sequence[Tensor]:
+        """(B, ...) -> one tensor an image on the CPU; for dense tasks in the picture's own pixels."""
+        outputs = outputs.cpu()
+        if not self.processor.dense:
+            return list(outputs)
+        assert isinstance(self.task, DenseTask)
+        return self.task.decode(outputs, letterboxes)
+
+    def outputs(self, batch: Sequence[ModelInput]) -> list[Tensor]:
+        """The decoded outputs of each image."""
+        return [image for outputs, letterboxes in self.run(batch) for image in self.decode(outputs, letterboxes)]
+
+    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:
+        """Decoded outputs -> the task's answers. `top`: how many guesses, where it makes some."""
+        if not decoded:
+            return []
+        return self.task.answer(decoded if self.processor.dense else torch.stack(list(decoded)), top)  # type: ignore[arg-type]
+
+
+def open_model(source: str | Path, untrained: bool = False) -> Checkpoint:
+    """The model of a file, folder or hub id.
+
+    A preset is refused, because its weights are fresh and its answers noise. With `untrained` it is built, from seed 0
+    so that it is the same every time.
+    """
+    text = str(source)
+    if not is_preset(text) or Path(source).exists():
+        return load(source)
+    if not untrained:
+        raise VitrailError(f"{text} is a preset with untrained weights: give the model file of a training run")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return load(source)
+
+
+def task_of(checkpoint: Checkpoint) -> Task:
+    """What the model's outputs mean. Outputs without names are 'class 0', 'class 1' and so on."""
+    if checkpoint.task == "embed" or not checkpoint.config.classes:
+        raise VitrailError("this model has no head and gives embeddings, not answers: train one on it first")
+    labels = checkpoint.labels
+    if labels is None:
+        noun, _ = task_data(checkpoint.task).label_noun
+        labels = [f"{noun} {index}" for index in range(checkpoint.config.classes)]
+    task = task_for(checkpoint.task, labels)
+    learned = checkpoint.provenance.get("training")
+    if task.dense and isinstance(learned, dict) and isinstance(learned.get("task"), dict):
+        task.load_state_dict(learned["task"])  # other tasks have it in their head's last layer
+    return task
+
+
+def default_batch_size(checkpoint: Checkpoint) -> int:
+    """Enough images to keep the processor busy, few enough that their activations fit."""
+    (height, width), patch = checkpoint.preprocessing.size, checkpoint.config.patch_size
+    tokens = (height // patch[0]) * (width // patch[1]) + checkpoint.config.prefix
+    return min(LARGEST, max(1, TOKENS // tokens))

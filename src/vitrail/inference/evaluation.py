@@ -1,0 +1,109 @@
+"""How good a model is on images whose answers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.data.layouts.recognise import read_dataset, recognise
+from vitrail.dataset import Dataset, Item
+from vitrail.errors import VitrailError
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.engine import Engine
+from vitrail.inference.evaluation_part import choose_part
+from vitrail.inference.label_matching import renumbered, targets_for
+from vitrail.inference.predictor import Predictor
+from vitrail.progress import ProgressBar
+from vitrail.tasks.dense_options import DenseOptions
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.tasks.targets import Some
+from vitrail.text import counted, shown
+from vitrail.weights.checkpoint import Checkpoint
+
+
+def evaluate_dataset(
+    predictor: Predictor, dataset: Dataset, *, part: str = "auto", bootstrap: int = 1000
+) -> dict[str, Any]:
+    """What the model's task measures (`Task.evaluate`), on the readable images of a part of the dataset.
+
+    part: train, val, test or all; auto is test, else val, else what training held out of this very data, else all.
+    bootstrap: resamples of the 95 % intervals.
+    Besides the metrics, the result has data, part, unreadable (image and error of each) and notes.
+    """
+    checkpoint, task = predictor.engine.checkpoint, predictor.engine.task
+    if dataset.task != task.name:
+        raise VitrailError(f"the model's task is {task.name}, the data is for {dataset.task}")
+    subset = choose_part(dataset, part, checkpoint.provenance)
+    if isinstance(task, DenseTask):
+        data_targets = task.targets(subset.items, (1, 1), 0.0, predictor.workers)
+        dense_targets = renumbered(data_targets, task, dataset.labels, checkpoint.labels)
+        rows = _run_images(
+            predictor, subset.items, lambda index, decoded: task.compare(decoded, dense_targets.own(index))
+        )
+        targets = task.encode(Some(dense_targets, rows.indices))
+    else:
+        named = targets_for(subset.items, dataset.labels, checkpoint.labels, task.labels_are_columns)
+        rows = _run_images(predictor, subset.items)
+        targets = task.encode([named[index] for index in rows.indices])
+    result = task.evaluate(rows.outputs, targets, bootstrap=bootstrap)
+    for miss in result["worst"]:
+        miss["image"] = str(subset.items[rows.indices[miss["index"]]].path)
+    findings = [finding.title for finding in dataset.findings if finding.severity in ("error", "warning")]
+    return result | {
+        "data": shown(dataset.table or dataset.root),
+        "part": subset.part,
+        "unreadable": rows.unreadable,
+        "notes": [*subset.notes, *findings],
+    }
+
+
+def dataset_for(
+    engine: Engine, data: str | Path, layout: str | None = None, dense: DenseOptions | None = None
+) -> Dataset:
+    """The data, read as the model's task.
+
+    dense: what masks and boxes mean; by default as in training. Of a table's numbers only those that the model predicts
+    are read.
+    """
+    task, path = engine.task, Path(data)
+    if task.labels_are_columns and (path.is_file() or (path.is_dir() and (layout or recognise(path)) == "table")):
+        return read_dataset(path, layout=layout, task=task.name, targets=task.labels)
+    return read_dataset(path, layout=layout, task=task.name, dense=dense or _as_in_training(engine.checkpoint))
+
+
+def _as_in_training(checkpoint: Checkpoint) -> DenseOptions:
+    """The value of pixels that do not count, as the training run had it."""
+    training = checkpoint.provenance.get("training")
+    ignore = training.get("ignore") if isinstance(training, dict) else None
+    return DenseOptions(ignore=ignore if isinstance(ignore, int) and -1 <= ignore <= 255 else -1)
+
+
+class EvaluatedImages(NamedTuple):
+    outputs: Tensor  # (M, ...), of the readable images
+    indices: list[int]  # (M,), theirs among the items
+    unreadable: list[dict[str, str]]  # image and error of each of the others
+
+
+def _run_images(
+    predictor: Predictor, items: Sequence[Item], reduce: Callable[[int, Tensor], Tensor] | None = None
+) -> EvaluatedImages:
+    """Run the model on all items. `reduce`: (index, decoded outputs) -> the row that is kept; None: the outputs."""
+    outputs, indices, unreadable = [], [], []
+    with ProgressBar("measuring", len(items)) as bar:
+        for index, (source, output) in enumerate(predictor.outputs(item.path for item in items)):
+            try:
+                if isinstance(output, UnreadableImage):
+                    raise output
+                outputs.append(output if reduce is None else reduce(index, output))
+                indices.append(index)
+            except UnreadableImage as error:  # the image, or the mask that says what is true
+                unreadable.append({"image": str(source), "error": str(error)})
+            bar.step()
+    if not outputs:
+        why = unreadable[0]["error"].removeprefix(unreadable[0]["image"]).strip()  # a part has at least one image
+        raise VitrailError(f"none of {counted(len(items), 'image')} could be read, the first because it {why}")
+    return EvaluatedImages(torch.stack(outputs), indices, unreadable)

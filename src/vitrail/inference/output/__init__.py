@@ -1,0 +1,1 @@
+"""What commands print and write: answers, metrics, a model in words."""

@@ -1,0 +1,104 @@
+"""Where predictions go, one by one as they come: lines of text, a JSON file, a CSV file. Files appear when complete."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias
+
+import numpy as np
+
+from vitrail.errors import VitrailError
+from vitrail.files import replacing
+from vitrail.inference.predictor import Prediction, name_of
+from vitrail.tasks.task import Task
+from vitrail.text import shown
+
+STDOUT = "-"
+
+Write: TypeAlias = Callable[[Prediction], None]
+
+
+def row_of(prediction: Prediction) -> dict[str, Any]:
+    """One prediction, fit for JSON."""
+    image = {"image": name_of(prediction.source)}
+    if prediction.answer is None:
+        return image | {"error": str(prediction.error)}
+    return image | {key: value for key, value in prediction.answer.items() if not isinstance(value, np.ndarray)}
+
+
+def as_line(prediction: Prediction, task: Task) -> str:
+    """One prediction for people."""
+    what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(prediction.answer or {})
+    return f"{shown(name_of(prediction.source))}: {what}"
+
+
+def text_lines(task: Task) -> Write:
+    return lambda prediction: Stdout().write(as_line(prediction, task) + "\n")
+
+
+class Stdout:
+    """Standard output as it is now, which shows each row at once, and a name that it cannot encode in escapes."""
+
+    def write(self, text: str) -> None:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def json_rows(path: str | Path) -> Iterator[Write]:
+    """A list in a file; `-` is standard output, where each row is a line of its own."""
+    if str(path) == STDOUT:
+        yield lambda prediction: Stdout().write(_json(row_of(prediction), sys.stdout.encoding or "utf-8") + "\n")
+        return
+    with _file(path) as file:
+        before = "[\n"
+
+        def write(prediction: Prediction) -> None:
+            nonlocal before
+            file.write(before + _json(row_of(prediction), file.encoding))
+            before = ",\n"
+
+        yield write
+        file.write("\n]\n" if before == ",\n" else "[]\n")
+
+
+@contextlib.contextmanager
+def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
+    """Columns: image, those of the task's rows, error; they are the same whatever the answers are."""
+    columns = task.columns(top)
+    header = ["image", *columns, "error" if "error" not in columns else "image_error"]
+    with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+
+        def write(prediction: Prediction) -> None:
+            row = {} if prediction.answer is None else task.row(prediction.answer)
+            error = "" if prediction.error is None else str(prediction.error)
+            writer.writerow([name_of(prediction.source), *(row.get(column, "") for column in columns), error])
+
+        yield write
+
+
+@contextlib.contextmanager
+def _file(path: str | Path, errors: str = "strict") -> Iterator[TextIO]:
+    """A text file that takes its name when it is complete. `errors`: what becomes of names that are no Unicode."""
+    if Path(path).is_dir():
+        raise VitrailError(f"{path} is a folder: give the name of a file to write")
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", errors=errors, newline="") as file:
+        yield file
+
+
+def _json(row: dict[str, Any], encoding: str) -> str:
+    """As it is read best, or in plain ASCII where a name cannot be encoded: JSON has escapes for everything."""
+    text = json.dumps(row, ensure_ascii=False)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return json.dumps(row)
+    return text

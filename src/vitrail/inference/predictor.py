@@ -1,0 +1,108 @@
+"""Answers for many images: decoded in threads a little ahead, run in batches, given in order.
+
+Memory is flat: a few batches of pixels are all that is held at a time, for ten images as for ten million.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.engine import Engine
+from vitrail.inference.image_processor import ModelInput
+from vitrail.inference.prefetch import Pause, batched, prefetch
+from vitrail.inference.read_source import Source
+from vitrail.weights.checkpoint import Checkpoint
+
+BATCHES = 3  # in memory: one in the model, the others being decoded
+
+Numbered: TypeAlias = tuple[int, Source]  # the first is number 1
+ReadBatch: TypeAlias = list[tuple[Numbered, ModelInput | UnreadableImage]]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says about one source, or why that could not be read."""
+
+    source: Source
+    answer: dict[str, Any] | None = None
+    error: UnreadableImage | None = None
+
+
+class Predictor:
+    """Answers of a model to any number of images, in their order.
+
+    checkpoint: or whatever else `Engine.open` takes; batch_size and device as there. workers: threads that decode.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | Path | Checkpoint | Engine,
+        *,
+        batch_size: int | None = None,
+        workers: int = 2,
+        device: str = "auto",
+    ) -> None:
+        self.engine = Engine.open(checkpoint, device=device, batch_size=batch_size)
+        self.checkpoint = self.engine.checkpoint
+        self.workers = workers
+
+    def outputs(
+        self, sources: Iterable[Source | Pause]
+    ) -> Generator[tuple[Source, Tensor | UnreadableImage], None, None]:
+        """Each source with the model's outputs (K,), float32, or with the reason why it could not be read. Outputs of
+        dense tasks come decoded, in the picture's own pixels (`DenseTask.decode`)."""
+        for batch in self._read(sources):
+            yield from self._run(batch)
+
+    def predict(self, sources: Iterable[Source | Pause], top: int = 5) -> Generator[Prediction, None, None]:
+        """Each source with its answer, as the model's task gives it. `top`: how many guesses, where it makes some."""
+        self.engine.task  # noqa: B018  a model without answers is refused before anything is read
+        for batch in self._read(sources):
+            results = self._run(batch)
+            answers = iter(self.engine.answer([row for _, row in results if isinstance(row, Tensor)], top))
+            for source, result in results:
+                if isinstance(result, Tensor):
+                    yield Prediction(source, answer=next(answers))
+                else:
+                    yield Prediction(source, error=result)
+
+    def _read(self, sources: Iterable[Source | Pause]) -> Iterator[ReadBatch]:
+        """Batches of decoded images, the unreadable ones in their places."""
+        size = self.engine.batch_size
+        images = prefetch(self._read_one, numbered(sources), self.workers, BATCHES * size)
+        with contextlib.closing(images):  # its threads end with it
+            yield from batched(images, size)
+
+    def _read_one(self, numbered: Numbered) -> ModelInput | UnreadableImage:
+        number, source = numbered
+        try:
+            return self.engine.read(source, f"image number {number}")
+        except UnreadableImage as error:
+            return error
+
+    def _run(self, batch: ReadBatch) -> list[tuple[Source, Tensor | UnreadableImage]]:
+        images = [image for _, image in batch if isinstance(image, ModelInput)]
+        outputs = iter(self.engine.outputs(images) if images else ())
+        return [(source, next(outputs) if isinstance(image, ModelInput) else image) for (_, source), image in batch]
+
+
+def numbered(sources: Iterable[Source | Pause]) -> Iterator[Numbered | Pause]:
+    number = 0
+    for source in sources:
+        if isinstance(source, Pause):
+            yield source
+        else:
+            number += 1
+            yield number, source
+
+
+def name_of(source: Source) -> str:
+    """What a row calls its image: the path as it was given."""
+    return str(source) if isinstance(source, str | Path) else "the image"

@@ -1,0 +1,65 @@
+"""One source, whatever holds it (a path, bytes, a Pillow image, an array), as the pixels that the model takes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from vitrail.data.loading.transforms import before_crop, prepare
+from vitrail.errors import VitrailError
+from vitrail.images.channels import from_array, from_pillow
+from vitrail.images.decode import read_image
+from vitrail.images.unreadable import UnreadableImage, as_sentences
+from vitrail.weights.preprocessing import Preprocessing
+
+Source: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any]
+SOURCES = (str, Path, bytes, Image.Image, np.ndarray)
+
+_LOADING = threading.Lock()  # Pillow reads a file on first use, and two threads may have been given one image
+
+
+def read_source(source: Source, preprocessing: Preprocessing, name: str) -> NDArray[np.uint8]:
+    """uint8 (h, w, C) of the model's size, or UnreadableImage. `name`: what an error calls it, if it has no path."""
+    return prepare(read_picture(source, preprocessing.channels, name, before_crop(preprocessing)), preprocessing)
+
+
+def read_picture(source: Source, channels: int, name: str, target: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """uint8 (H, W, C), upright, at its own size, or for a JPEG at a smaller one that still covers the target."""
+    if isinstance(source, str | Path):
+        return read_image(source, channels, target=target)
+    if isinstance(source, bytes):
+        return _from_bytes(source, channels, name, target)
+    if isinstance(source, Image.Image):
+        return _from_picture(source, channels, name)
+    if isinstance(source, np.ndarray):
+        return _from_numbers(source, channels, name)
+    kind = type(source).__name__
+    raise VitrailError(f"{name} is a {kind}: give a path, bytes, a Pillow image or an array (height, width, channels)")
+
+
+def _from_bytes(data: bytes, channels: int, name: str, target: tuple[int, int] | None) -> NDArray[np.uint8]:
+    try:
+        return read_image(data, channels, target=target)
+    except UnreadableImage as error:
+        raise UnreadableImage(name, error.kind, error.why) from None
+
+
+def _from_picture(picture: Image.Image, channels: int, name: str) -> NDArray[np.uint8]:
+    """As the same file would be read by its path: upright, and transparency over white."""
+    with as_sentences(name, b""):
+        with _LOADING:
+            picture.load()
+        return from_pillow(ImageOps.exif_transpose(picture), channels)
+
+
+def _from_numbers(values: NDArray[Any], channels: int, name: str) -> NDArray[np.uint8]:
+    if values.ndim not in (2, 3) or not values.size:
+        why = f"is an array of shape {values.shape}: one image is (height, width, channels), give several as a list"
+        raise UnreadableImage(name, "not an image", why)
+    with as_sentences(name, b""):
+        return from_array(values, channels)

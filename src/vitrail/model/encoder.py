@@ -1,0 +1,225 @@
+"""The contract that every network fulfils, and the one loop over its blocks.
+
+An encoder embeds images as tokens, runs its blocks one after another, and pools. Whoever looks inside (a dense head,
+attention maps, rollout, relevance, the walk, the server) takes part in the same loop instead of writing it again:
+
+    for step in model.steps(model.embed(images)):
+        step.input             # what goes into this block, (B, M, D)
+        step.attention(tokens) # attention weights of some query tokens, recomputed from the input
+        step.output            # what comes out, (B, M, D)
+
+or asks a forward pass to keep what is needed: `model(images, capture=Capture(blocks=[0, 5]))`.
+
+To add a network: subclass `Encoder`, with `embed`, `run_block`, `norm_tokens`, `pool_tokens` and `pool_weights`. Each
+step has its own grid, so `run_block` may merge patches; the prefix may be empty; a block whose attention has windows
+overrides `Block.attention_rows`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrail.model.block import Block
+from vitrail.model.positions import Grid
+
+QUERY_ROWS = 256  # attention rows computed at a time: the (M, M) map of a large image is never held as a whole
+
+
+class Embedding(NamedTuple):
+    """What a block takes. `embed` gives that of the first block."""
+
+    tokens: Tensor  # (B, prefix + N, D)
+    rope: Tensor | None  # (2, N, head_dim), cosines and sines; None without rotary positions
+    grid: Grid  # N = h w
+
+
+class BlockStep:
+    """One block of a forward pass: its input and, computed when it is first read, its output."""
+
+    def __init__(
+        self,
+        index: int,
+        block: Block,
+        embedding: Embedding,
+        run: Callable[[], Embedding],
+        keep_heads_output: bool = False,
+    ) -> None:
+        self.index, self.block = index, block
+        self.input, self.rope, self.grid = embedding  # input: (B, M, D)
+        self.heads_output: Tensor | None = None  # (B, M, D), the heads side by side before W_O, where it is kept
+        self._run, self._keep_heads_output = run, keep_heads_output
+        self._result: Embedding | None = None
+        self._qkv: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def result(self) -> Embedding:
+        """What the next block takes."""
+        if self._result is None:
+            if self._keep_heads_output:
+                with captured_input(self.block.attention.out, partial(setattr, self, "heads_output")):
+                    self._result = self._run()
+            else:
+                self._result = self._run()
+        return self._result
+
+    @property
+    def output(self) -> Tensor:
+        """(B, M, D), with the positions that some networks add after a block."""
+        return self.result.tokens
+
+    def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of all tokens as attention takes them, (B, heads, M, d) each."""
+        if self._qkv is None:
+            self._qkv = self.block.qkv(self.input, self.rope)
+        return self._qkv
+
+    def attention(self, queries: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Attention weights of the query tokens (Q,), None: of all. Some rows at a time: their token numbers (R,), and
+        (B, heads, R, M) in float32. Fused attention never holds its weights; they are recomputed from the input."""
+        if queries is None:
+            queries = torch.arange(self.input.shape[1], device=self.input.device)
+        q, k, _ = self.qkv()
+        for part in queries.split(QUERY_ROWS):
+            yield part, self.block.attention_rows(q, k, part)
+
+    def of_image(self, index: int) -> BlockStep:
+        """The step of one image of the batch, as a batch of one."""
+        own = slice(index, index + 1)
+        embedding = Embedding(self.input[own], self.rope, self.grid)
+        return BlockStep(
+            self.index, self.block, embedding, lambda: self.result._replace(tokens=self.result.tokens[own])
+        )
+
+
+@dataclass
+class Capture:
+    """What a forward pass is asked to keep, and what it kept: `model(images, capture=Capture(blocks=[-1]))`."""
+
+    blocks: Collection[int] = ()  # keep the steps of these blocks; -1 is the last
+    all_tokens: bool = False  # run all tokens through the last block, even where only [CLS] is read
+    heads_output: bool = False  # keep each captured step's `heads_output`, whose gradient weighted attention needs
+    query_attention: bool = False  # keep what a box decoder's queries attend to
+    steps: dict[int, BlockStep] = field(default_factory=dict)  # by block, counted from 0
+    normed: Tensor | None = None  # (B, M, D): the last block's output after the final norm over tokens, before pooling
+    pooled: Tensor | None = None  # (B, D): the vector that the head reads; of a dense head the mean of its patches
+    decoder_attention: Tensor | None = None  # (B, heads, Q, N), of a box decoder's last block
+
+    def wants(self, index: int, depth: int) -> bool:
+        return index in self.blocks or index - depth in self.blocks
+
+
+class Encoder(nn.Module, ABC):
+    """A network that embeds images, runs blocks, and pools. `ViT` is one."""
+
+    blocks: nn.ModuleList
+    checkpointing: bool = False  # recompute each block's activations in the backward pass, to save memory
+
+    @property
+    def depth(self) -> int:
+        """The number of blocks."""
+        return len(self.blocks)
+
+    @property
+    @abstractmethod
+    def prefix(self) -> int:
+        """The number of tokens before the patches: [CLS], distillation, registers, queries. May be 0."""
+
+    @abstractmethod
+    def embed(self, images: Tensor, pad: bool = False) -> Embedding:
+        """(B, C, H, W) -> what the first block takes. `pad`: images are padded to whole patches."""
+
+    @abstractmethod
+    def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, read: int | None = None) -> Embedding:
+        """One block, and whatever follows before the next one. kept, read: see `steps`."""
+
+    @abstractmethod
+    def norm_tokens(self, x: Tensor) -> Tensor:
+        """The final norm, where it is one over tokens: (B, M, D) -> (B, M, D)."""
+
+    @abstractmethod
+    def pool_tokens(self, x: Tensor) -> Tensor:
+        """The last block's output after `norm_tokens`, (B, M, D) -> the vector that a head reads, (B, D)."""
+
+    @abstractmethod
+    def pool_weights(self, x: Tensor) -> Tensor:
+        """(B, M, D), as for `pool_tokens` -> (B, M): how much of each token the pooled vector holds. Rows sum to 1."""
+
+    def steps(
+        self,
+        embedding: Embedding,
+        capture: Capture | None = None,
+        kept: Tensor | None = None,
+        read: int | None = None,
+    ) -> Iterator[BlockStep]:
+        """The one loop over the blocks. A block runs when its output is read, or the next step is asked for.
+
+        kept: (M,), the token numbers that are left, where some patches were dropped for training.
+        read: the last block carries on only its first so many tokens, where nobody reads the others.
+        """
+        keep_heads_output = False
+        if capture is not None:
+            keep_heads_output, read = capture.heads_output, None if capture.all_tokens else read
+        for index in range(self.depth):
+            last = index == self.depth - 1
+            step = self.block_step(index, embedding, kept, read if last else None, keep_heads_output)
+            if capture is not None and capture.wants(index, self.depth):
+                capture.steps[index] = step
+            yield step
+            embedding = step.result
+
+    def block_step(
+        self,
+        index: int,
+        embedding: Embedding,
+        kept: Tensor | None = None,
+        read: int | None = None,
+        keep_heads_output: bool = False,
+    ) -> BlockStep:
+        """One block by itself, from what it takes. kept, read: see `steps`."""
+        run = partial(self._run_block, index, embedding, kept, read)
+        return BlockStep(index, cast(Block, self.blocks[index]), embedding, run, keep_heads_output)
+
+    def encode(
+        self,
+        embedding: Embedding,
+        capture: Capture | None = None,
+        kept: Tensor | None = None,
+        read: int | None = None,
+    ) -> Tensor:
+        """The last block's output, (B, M, D), before the final norm."""
+        x = embedding.tokens
+        for step in self.steps(embedding, capture, kept, read):
+            x = step.output
+        return x
+
+    def block_modules(self) -> list[nn.Module]:
+        """The blocks, for whoever wraps or changes each of them: FSDP, LoRA."""
+        return list(self.blocks)
+
+    def _run_block(self, index: int, x: Embedding, kept: Tensor | None, read: int | None) -> Embedding:
+        if self.checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(self.run_block, index, x, kept, read, use_reentrant=False)
+        return self.run_block(index, x, kept, read)
+
+
+@contextmanager
+def captured_input(module: nn.Module, keep: Callable[[Tensor], None]) -> Iterator[None]:
+    """Inside, `keep` is given the first argument of each call of the module."""
+
+    def hook(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        keep(arguments[0])
+
+    handle = module.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

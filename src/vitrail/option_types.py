@@ -1,0 +1,55 @@
+"""From the text of the shell to an option's value. A ValueError is one sentence that says what was expected."""
+
+from __future__ import annotations
+
+
+def count(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ValueError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def count_or_none(text: str) -> int:
+    """A whole number, 0 included."""
+    return 0 if text == "0" else count(text)
+
+
+def whole_number(text: str) -> int:
+    """A whole number, negative ones included."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def whole_numbers(text: str) -> list[int]:
+    """'0,5,-1'."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of whole numbers such as 0,5,-1") from None
+
+
+def positive(text: str) -> float:
+    """A number above 0, and not infinity."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{text!r} is not a number above 0")
+    return value
+
+
+def size(text: str) -> tuple[int, int]:
+    """'224' is (224, 224); '224x320' is height 224, width 320."""
+    height, cross, width = text.partition("x")
+    return count(height), count(width) if cross else count(height)
+
+
+def port(text: str) -> int:
+    """Of TCP; 0 lets the system choose one."""
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"{text!r} is not a port: a whole number from 0 to 65535")
+    return int(text)

@@ -1,0 +1,1 @@
+"""One file a page, and how every page is rendered."""

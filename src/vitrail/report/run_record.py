@@ -1,0 +1,60 @@
+"""What the report of a run shows, from the run that has finished."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import torch
+from torch import Tensor
+
+from vitrail import __version__
+from vitrail.inference.predictor import Predictor
+from vitrail.report.pages.run_page import RunRecord
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.training.run_log import clock
+from vitrail.training.stages.finish_run import Finished
+
+
+def record(finished: Finished) -> RunRecord:
+    config, plan = finished.checkpoint.config, finished.plan
+    parameters = sum(p.numel() for p in finished.checkpoint.model.parameters())
+    facts = [
+        ("command", plan.command),
+        ("started", plan.started),
+        ("time", clock(finished.state.seconds)),
+        ("steps", f"{finished.state.step:,} of {plan.steps:,}, the best after {finished.state.best_step:,}"),
+        ("seed", str(finished.settings.train.seed)),
+        ("versions", f"vitrail {__version__}, torch {torch.__version__}, Python {platform.python_version()}"),
+        ("machine", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
+    ]
+    return RunRecord(
+        name=finished.folder.path.resolve().name,
+        data=finished.description,
+        model=(
+            f"width {config.width}, depth {config.depth}, {config.heads} heads, {config.stem} stem, "
+            f"{config.patch_size[0]} x {config.patch_size[1]} px patches of {config.image_size[0]} x "
+            f"{config.image_size[1]} px, {parameters:,} parameters"
+        ),
+        reasons=plan.reasons,
+        part=finished.part,
+        results=finished.results,
+        files=[item.path for item in finished.items],
+        root=finished.root,
+        history=finished.folder.history(),
+        findings=finished.findings,
+        facts=facts,
+        task=finished.task,
+        worst=_worst_seen(finished),
+    )
+
+
+def _worst_seen(finished: Finished) -> list[tuple[Tensor, Tensor]]:
+    """Of the worst images the answer and the truth, which are too large to be kept for all."""
+    task = finished.task
+    if not isinstance(task, DenseTask):
+        return []
+    items = [finished.items[row["index"]] for row in finished.results["worst"]]
+    targets = task.targets(items, (1, 1), 0.0, finished.settings.data.workers)
+    outputs = Predictor(finished.checkpoint).outputs(item.path for item in items)
+    return [(output, targets.own(index)) for index, (_, output) in enumerate(outputs) if isinstance(output, Tensor)]

@@ -1,0 +1,1 @@
+"""The parts of pages: headline, curves, tables, cards."""

@@ -1,0 +1,39 @@
+"""The score at the top of a run's page: how good, how sure of that, and against what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.tasks.shared.metric_words import interval_text
+from vitrail.tasks.task import Task
+from vitrail.text import counted
+
+
+def headline(results: Mapping[str, Any], part: str, task: Task) -> dict[str, Any]:
+    metric = results["main_metric"]
+    value = results["metrics"][metric]
+    return {
+        "title": task.title_of(metric),
+        "meaning": task.meaning_of(metric),
+        "value": task.show(metric, value),
+        "interval": interval_text(metric, results["intervals"], task.show),
+        "range": _range(value, results["intervals"].get(metric)),
+        "images": counted(results["images"], f"{part} image"),
+        "remarks": [remark for remark in (task.baseline(results), _caveat(results, part)) if remark],
+    }
+
+
+def _range(value: float, interval: Any) -> dict[str, str] | None:
+    """Where score and interval stand between 0 and 1, in per cent of the way."""
+    low, high = interval or (value, value)
+    if not 0 <= low < high <= 1:
+        return None
+    return {"low": f"{100 * low:.2f}", "width": f"{100 * (high - low):.2f}", "value": f"{100 * value:.2f}"}
+
+
+def _caveat(results: Mapping[str, Any], part: str) -> str:
+    if part == "test":
+        return "None of these images was used for training or for choosing anything."
+    chosen = "the best epoch and the calibration" if "calibration" in results else "the best epoch"
+    return f"These images also chose {chosen}, so new ones may score a little lower; a test part would tell."

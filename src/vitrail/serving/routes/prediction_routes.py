@@ -1,0 +1,66 @@
+"""/v1/predict and /v1/embed: answers and embeddings for one or more images."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.serving.http_errors import json_response, unprocessable
+from vitrail.serving.job_runner import JobRunner
+from vitrail.serving.routes.query_parameters import whole_number_query
+from vitrail.serving.routes.schemas import EmbedResponse, PredictResponse, documented_responses, image_body
+from vitrail.serving.served_model import encode_png, error_sentence, split_arrays
+
+TOP = whole_number_query(5, 1, 1000, "Guesses, where the task makes some.")
+
+
+def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
+    served = runner.served
+    body = {"requestBody": image_body(runner.limits.images)}
+    example = "curl -F image=@photo.jpg http://127.0.0.1:8000/v1/predict"
+
+    @router.post(
+        "/v1/predict",
+        summary="The model's answer for each image, in their order.",
+        response_model=PredictResponse,
+        responses=documented_responses(),
+        openapi_extra={**body, "x-example": example},
+    )
+    async def predict(request: Request, top: int = TOP) -> Response:
+        if served.task is None:
+            raise unprocessable(served.no_task)
+        started = time.perf_counter()
+        results = await runner.run_each(request, lambda picture, output: served.answer(picture, output, top))
+        answers = [await _json_answer(runner, result) for result in results]
+        return json_response({"results": answers, "milliseconds": round(1000 * (time.perf_counter() - started), 1)})
+
+    @router.post(
+        "/v1/embed",
+        summary="What the head reads of each image: one vector.",
+        response_model=EmbedResponse,
+        responses=documented_responses(),
+        openapi_extra=body,
+    )
+    async def embed(request: Request) -> Response:
+        results = await runner.run_each(request, lambda _, output: served.embedding(output), always_forward=True)
+        vectors = [{"error": error_sentence(item)} if isinstance(item, UnreadableImage) else item for item in results]
+        width = next(len(item) for item in results if isinstance(item, list))
+        return json_response({"embeddings": vectors, "width": width})
+
+
+async def _json_answer(runner: JobRunner, result: dict[str, Any] | UnreadableImage) -> Any:
+    """An answer as JSON; its arrays, such as a mask, as PNG in base64."""
+    if isinstance(result, UnreadableImage):
+        return {"error": error_sentence(result)}
+    answer, arrays = split_arrays(result)
+    if runner.served.task is not None:
+        arrays = runner.served.task.png_arrays(result)
+    for name, array in arrays.items():
+        answer[f"{name}_png"] = await runner.run_in_pool(functools.partial(encode_png, array))
+    return answer

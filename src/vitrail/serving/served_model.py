@@ -1,0 +1,191 @@
+"""The model that is served: reads images for it, runs it, and turns its outputs into answers."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitrail import __version__
+from vitrail.errors import VitrailError
+from vitrail.explanation.forward_pass import explanation_engine
+from vitrail.explanation.token_names import prefix_names
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.engine import Engine, default_batch_size
+from vitrail.inference.image_processor import ModelInput
+from vitrail.serving.forward_batch import ForwardRequest, ForwardResult, run_batch
+from vitrail.serving.http_errors import HttpError, unprocessable
+from vitrail.serving.image_explanation import available_methods
+from vitrail.serving.image_limits import check_image_header, check_windows
+from vitrail.serving.limits import Limits
+from vitrail.tasks.letterbox import Letterbox
+from vitrail.tasks.task import Task
+from vitrail.visuals.colours import shown_picture
+from vitrail.weights.checkpoint import Checkpoint
+
+QUALITY = 92  # of the JPEG that shows what the model sees
+CPU_BATCH = 16  # on a CPU more images at a time are no faster for each, and make the first of them wait
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One decoded image."""
+
+    pixels: NDArray[np.uint8]  # (h, w, C), what the model sees
+    size: tuple[int, int]  # (height, width) of the original, upright
+    letterbox: Letterbox | None = None  # for a dense task: where the original lies in `pixels`
+    whole: NDArray[np.uint8] | None = None  # (H, W, C), the original, where it goes through sliding windows
+
+
+class ServedModel:
+    """Its methods run in several threads; none of them changes anything."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        name: str,
+        limits: Limits,
+        *,
+        device: str = "auto",
+        batch_size: int | None = None,
+    ) -> None:
+        self.checkpoint, self.name, self.limits = checkpoint, name, limits
+        self.preprocessing = checkpoint.preprocessing
+        self.engine = Engine.open(checkpoint, device=device, batch_size=batch_size)
+        if batch_size is None and self.engine.backend.device.type == "cpu":
+            self.engine.batch_size = min(default_batch_size(checkpoint), CPU_BATCH)
+        self.batch_size = self.engine.batch_size
+        self.model = checkpoint.model.eval()
+        self.dense = checkpoint.config.is_dense
+        self.task: Task | None = None
+        self.no_task = ""
+        try:
+            self.task = self.engine.task
+        except VitrailError as error:
+            self.no_task = str(error)
+
+    @property
+    def target_labels(self) -> list[str] | None:
+        """Names of the outputs that can be explained. None: the embedding is explained, as of a dense model."""
+        return None if self.task is None or self.dense else self.task.labels
+
+    @functools.cached_property
+    def explanation_engine(self) -> Engine:
+        """For explanations and the walk, which need gradients."""
+        return explanation_engine(self.engine)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        (height, width), patch = self.preprocessing.size, self.checkpoint.config.patch_size
+        return height // patch[0], width // patch[1]
+
+    def read(self, data: bytes, name: str) -> Picture:
+        """Decoded to the model's size, after its header was looked at; or UnreadableImage."""
+        size = check_image_header(data, self.preprocessing, self.limits, name)
+        if self.engine.processor.windows:
+            check_windows(size, self.preprocessing, self.checkpoint.config.patch_size, name)
+        image = self.engine.read(data, name)
+        return Picture(image.pixels, size, image.letterbox, image.whole)
+
+    def run(self, requests: Sequence[ForwardRequest]) -> list[Any]:
+        """In the model's thread: one forward pass, and what each request computes from it."""
+        return run_batch(self.engine, requests)
+
+    def input_of(self, picture: Picture) -> Tensor:
+        """(1, C, h, w), normalised, in the model's own precision."""
+        return self.engine.transform([picture.pixels]).to(next(self.model.parameters()).dtype)
+
+    def answer(self, picture: Picture, result: ForwardResult | None, top: int) -> dict[str, Any]:
+        """As `vitrail predict` gives it. result: of the picture's pass; None: none was needed for it."""
+        if self.task is None:
+            raise unprocessable(self.no_task)
+        if picture.whole is not None:
+            decoded = self.engine.outputs([ModelInput(picture.pixels, picture.letterbox, picture.whole)])
+        else:
+            assert result is not None
+            letterboxes = [] if picture.letterbox is None else [picture.letterbox]
+            decoded = list(self.engine.decode(result.outputs[None], letterboxes))
+        return self.engine.answer(decoded, top)[0]
+
+    def embedding(self, result: ForwardResult) -> list[float]:
+        if result.pooled is None:
+            raise unprocessable(
+                f"the backend {self.engine.backend.name} gives no embeddings: serve with the backend torch"
+            )
+        if not torch.isfinite(result.pooled).all():
+            raise HttpError(500, "the model's embedding is not finite: load another model file")
+        return result.pooled.flatten().tolist()
+
+    def words(self, answer: dict[str, Any] | None) -> str:
+        return "an embedding, not an answer" if answer is None or self.task is None else self.task.words(answer)
+
+    def describe(self, samples: Sequence[dict[str, str]]) -> dict[str, Any]:
+        """For /v1/model."""
+        config = self.checkpoint.config
+        return {
+            "name": self.name,
+            "task": self.checkpoint.task,
+            "labels": None if self.task is None else self.task.labels,
+            "image_size": list(self.preprocessing.size),
+            "patch_size": list(config.patch_size),
+            "grid": list(self.grid),
+            "channels": config.channels,
+            "width": config.width,
+            "depth": config.depth,
+            "heads": config.heads,
+            "prefix": prefix_names(config),
+            "pool": config.pool,
+            "resize": self.preprocessing.resize,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "methods": available_methods(self.checkpoint),
+            "notes": self.checkpoint.notes,
+            "samples": list(samples),
+            "limits": {"bytes": self.limits.bytes, "pixels": self.limits.pixels, "images": self.limits.images},
+            "version": __version__,
+        }
+
+
+def encode_jpeg(pixels: NDArray[np.uint8]) -> bytes:
+    """What the model sees, for people: of any number of channels three."""
+    buffer = io.BytesIO()
+    Image.fromarray(shown_picture(pixels)).save(buffer, "JPEG", quality=QUALITY, subsampling=0)
+    return buffer.getvalue()
+
+
+def error_sentence(error: UnreadableImage) -> str:
+    return " ".join(str(error).split())
+
+
+def split_arrays(answer: dict[str, Any] | None) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """An answer fit for JSON, and the arrays of its first level, such as a mask."""
+    if answer is None:
+        return None, {}
+    arrays = {name: value for name, value in answer.items() if isinstance(value, np.ndarray)}
+    return to_python({name: value for name, value in answer.items() if name not in arrays}), arrays
+
+
+def encode_png(array: NDArray[Any]) -> str:
+    """A mask in an answer of text: a grey PNG, a level a class, in base64. Nothing is lost."""
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def to_python(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's."""
+    if isinstance(value, dict):
+        return {str(key): to_python(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_python(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return value

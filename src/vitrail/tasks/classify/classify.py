@@ -1,0 +1,125 @@
+"""One label an image: softmax, cross-entropy, accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrail.errors import VitrailError
+from vitrail.tasks.classify.class_metrics import ClassMetrics
+from vitrail.tasks.report_part import MeasuredImages, ReportPart
+from vitrail.tasks.shared.answer_schemas import GUESSES, PROBABILITY, TEXT, object_of
+from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
+from vitrail.tasks.shared.intervals import plain
+from vitrail.tasks.shared.labels.calibration import reliability
+from vitrail.tasks.shared.labels.label_report import label_report
+from vitrail.tasks.shared.labels.labelling import Labelling, guesses
+from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
+from vitrail.tasks.task import Mix, mixed
+
+
+class Classify(Labelling):
+    """Targets are class indices (B,), outputs are logits (B, K)."""
+
+    name = "classify"
+    title = "classification"
+    link = "softmax"
+    answer_schema = object_of(label=TEXT, probability=PROBABILITY, top=GUESSES)
+    main_metric = "accuracy"
+    one_class_each = True
+    percentages = frozenset({"accuracy", "balanced_accuracy", "top5_accuracy"})
+
+    metric_words = LABEL_METRICS | {
+        "accuracy": MetricWords("Accuracy", "how many of all images were given the right class"),
+        "balanced_accuracy": MetricWords(
+            "Balanced accuracy", "the mean of the classes' recalls: each class counts the same, however rare"
+        ),
+        "top5_accuracy": MetricWords("Top-5 accuracy", "how often the right class was among the five most probable"),
+    }
+
+    def encode(self, targets: Sequence[int]) -> Tensor:
+        classes = np.asarray(targets)
+        if not classes.size:
+            return torch.zeros(0, dtype=torch.int64)
+        if classes.ndim != 1 or classes.dtype.kind not in "iu":
+            raise VitrailError("a target of the task classify is one class number an image")
+        if classes.min() < 0 or classes.max() >= self.outputs:
+            raise VitrailError(
+                f"the targets have class numbers {classes.min()} to {classes.max()}, "
+                f"{self.outputs} labels have 0 to {self.outputs - 1}"
+            )
+        return torch.from_numpy(classes.astype(np.int64))
+
+    def weights_for(self, counts: Tensor, images: int) -> Tensor:
+        """1/n or 1/sqrt(n), scaled so that a training image weighs 1 on average: the learning rate stays right."""
+        rarity = counts.clamp(min=1) ** (-1.0 if self.class_weights == "inverse" else -0.5)
+        return rarity * images / (rarity * counts).sum()
+
+    def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy -sum y log p, where y has been mixed, weighted and smoothed, averaged over the batch.
+
+        A weight belongs to the image's class, so the share that smoothing gives away is weighted by it too, and a rare
+        class does not collect a heavy share of everyone else's.
+        """
+        y = mixed(F.one_hot(targets, self.outputs).float(), mix) * self.label_weights(outputs.device)  # (B, K)
+        y = (1 - smoothing) * y + smoothing / self.outputs * y.sum(1, keepdim=True)
+        return -(y * torch.log_softmax(outputs.float(), 1)).sum(1).mean()
+
+    def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        class_metrics = ClassMetrics(*self._measurable(self.meant(outputs), targets))
+        values = plain(class_metrics.metrics, len(targets))
+        return {"loss": values["log_loss"], **{name: values[name] for name in ("accuracy", "balanced_accuracy")}}
+
+    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+        class_metrics = ClassMetrics(*self._measurable(outputs, targets))
+        images = len(targets)
+        calibration = reliability(class_metrics.confidence, class_metrics.right)
+        return {
+            "task": self.name,
+            "images": images,
+            "main_metric": self.main_metric,
+            "metrics": plain(class_metrics.metrics, images) | {"ece": calibration["ece"]},
+            "intervals": bootstrap_intervals(class_metrics.metrics, images, bootstrap, seed),
+            "per_label": class_metrics.per_label(self.labels),
+            "worst": class_metrics.worst(self.labels),
+            "confusion": class_metrics.confusion(),
+            "confused_pairs": class_metrics.confused_pairs(self.labels),
+            "calibration": calibration,
+        }
+
+    def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
+        probabilities = torch.softmax(torch.from_numpy(self._numbers(outputs)), 1).numpy()
+        first = np.argsort(-probabilities, axis=1, kind="stable")[:, : max(top, 1)]
+        answers = []
+        for p, order in zip(probabilities, first, strict=True):
+            ranked = [{"label": self.labels[i], "probability": float(p[i])} for i in order]
+            answers.append({**ranked[0], "top": ranked})
+        return answers
+
+    def words(self, answer: Mapping[str, Any]) -> str:
+        return guesses(answer["top"])
+
+    def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
+        """label, probability, label_2, probability_2 and so on."""
+        return {
+            key if place == 1 else f"{key}_{place}": value
+            for place, guess in enumerate(answer["top"], start=1)
+            for key, value in guess.items()
+        }
+
+    def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:
+        surest = "The mistakes that the model was most sure of."
+        return label_report(results, images, noun="class", mistakes_are=surest, several=False)
+
+    def report_tiles(self, results: Mapping[str, Any]) -> list[tuple[str, str]]:
+        return [(f"{round(results['images'] * (1 - results['metrics']['accuracy'])):,}", "answered wrong")]
+
+    def baseline(self, results: Mapping[str, Any]) -> str:
+        most = max(results["per_label"], key=lambda row: row["support"])
+        share = self.show("accuracy", most["support"] / results["images"])
+        return f"Always answering the most frequent class, {most['label']}, would score {share}."

@@ -1,0 +1,311 @@
+"""Objects and their boxes: Hungarian matching, class + L1 + GIoU, COCO's average precision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.dataset import Item
+from vitrail.errors import VitrailError
+from vitrail.model.heads.box_heads import DecoderOutputs
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.tasks.detect.average_precision import precision
+from vitrail.tasks.detect.box_geometry import distinct, to_centres, to_corners
+from vitrail.tasks.detect.box_loss import decoder_loss, scored_loss, softmax_loss
+from vitrail.tasks.detect.box_metrics import LEAST, BoxMetrics, counted
+from vitrail.tasks.detect.box_report import box_report
+from vitrail.tasks.detect.box_targets import BoxTargets
+from vitrail.tasks.detect.boxes import Boxes
+from vitrail.tasks.letterbox import Letterbox
+from vitrail.tasks.report_part import MeasuredImages, ReportPart
+from vitrail.tasks.shared.answer_schemas import NUMBER, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
+from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
+from vitrail.tasks.shared.metric_words import MetricWords
+from vitrail.tasks.task import Mix, NotFinite
+
+MOST = 300  # detections of an image
+TWICE = 0.7  # IoU from which on two boxes of a class are the same object
+DENOISING_QUERIES = 48  # about as many hints an image
+SHIFT = 0.5  # how far a hint's edges are off at most, in halves of the object's size; those to reject, twice that
+
+
+class Detect(DenseTask):
+    """Targets (B, M, 5): class (-1: padding), cx, cy, w, h in 0..1 of the input."""
+
+    name = "detect"
+    title = "detection"
+    answer_schema = object_of(
+        objects=list_of(
+            object_of(label=TEXT, score=PROBABILITY, box=list_of(NUMBER, minItems=4, maxItems=4), query=WHOLE_NUMBER)
+        ),
+        threshold=NUMBER,
+    )
+    main_metric = "AP50"
+    finds_objects = True
+    support_noun = "objects"
+    metric_words: ClassVar[dict[str, MetricWords]] = {
+        "AP50": MetricWords(
+            "AP50", "average precision over the classes, where a box counts as right if it overlaps by one half"
+        ),
+        "AP75": MetricWords("AP75", "the same, where it must overlap by three quarters"),
+        "AP": MetricWords("AP", "COCO's average precision: the mean over overlaps from 0.5 to 0.95"),
+        "precision": MetricWords("Precision", "how many of the objects that were told are there"),
+        "recall": MetricWords("Recall", "how many of the objects that are there were told"),
+        "f1": MetricWords("F1", "high when precision and recall both are"),
+    }
+    heads = ("box_decoder", "box_tokens")
+
+    def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
+        super().__init__(labels, class_weights)
+        if class_weights != "none":
+            raise VitrailError(f"class_weights is {class_weights!r}, but detection has none: set it to none")
+        self.threshold = 0.4  # the score from which on an object counts as found; `calibrate` finds the best
+
+    def head_fields(self, head: str, candidates: int) -> dict[str, Any]:
+        return {"head": head, "queries": candidates}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"threshold": self.threshold}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.threshold = float(state.get("threshold", self.threshold))
+
+    # ---- training
+
+    def targets(self, items: Sequence[Item], shape: tuple[int, int], gigabytes: float, workers: int) -> BoxTargets:
+        return BoxTargets([item.target for item in items if isinstance(item.target, Boxes)])
+
+    def renumber(self, target: Tensor, numbers: Tensor) -> Tensor:
+        target = target.clone()
+        target[:, 0] = numbers[target[:, 0].long()].to(target.dtype)
+        return target
+
+    def loss(self, outputs: Any, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
+        self.check_mix(mix)
+        if isinstance(outputs, DecoderOutputs):
+            return decoder_loss(outputs, targets.float())
+        logits, boxes = outputs.float().split([outputs.shape[-1] - 4, 4], dim=-1)
+        return (softmax_loss if self.softmax(outputs) else scored_loss)(logits, boxes, targets.float())
+
+    def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
+        """Denoising queries (B, G, 2 M, 5): boxes beside the objects, which the decoder is to lead back to them, and as
+        many farther off, which it is to reject. They spare it the search, so it learns from the first step on."""
+        batch, objects = targets.shape[:2]
+        if not (targets[..., 0] >= 0).any():
+            return None
+        groups = max(1, DENOISING_QUERIES // (2 * objects))
+        generator = torch.Generator().manual_seed(seed)
+        shape = (batch, groups, 2, objects, 4)
+        amount, sign = torch.rand(2, *shape, generator=generator).to(targets.device)
+        amount = amount + torch.arange(2, device=targets.device)[:, None, None]  # 0 to 1, and 1 to 2
+        half = targets[:, None, None, :, 3:].repeat(1, 1, 1, 1, 2) / 2
+        corners = to_corners(targets[:, None, None, :, 1:]) + SHIFT * amount * half * torch.where(sign < 0.5, -1, 1)
+        first, second = corners[..., :2], corners[..., 2:]
+        corners = torch.cat([torch.minimum(first, second), torch.maximum(first, second)], dim=-1).clamp(0, 1)
+        classes = targets[:, None, None, :, :1].expand(-1, groups, 2, -1, -1)
+        boxes = to_centres(corners)
+        boxes = torch.cat([boxes[..., :2], boxes[..., 2:].clamp(min=1e-3)], dim=-1)
+        return torch.cat([classes, boxes], dim=-1).flatten(2, 3)
+
+    def softmax(self, outputs: Tensor) -> bool:
+        """Whether the outputs have a class for "no object"."""
+        classes = outputs.shape[-1] - 4
+        if outputs.dim() != 3 or classes not in (self.outputs, self.outputs + 1):
+            raise VitrailError(
+                f"the model's outputs have shape {tuple(outputs.shape)}, {self.outputs} labels need "
+                f"(images, queries, {self.outputs + 4}), or one more with 'no object'"
+            )
+        return classes == self.outputs + 1
+
+    # ---- answers in the picture's own pixels
+
+    def decode(self, outputs: Tensor, frames: Sequence[Letterbox]) -> list[Tensor]:
+        """(n, 7) each: class, score, left, top, right, bottom, and the query. Best first, at most 300, cut off
+        at the picture's edges."""
+        outputs = outputs.detach().float().cpu()
+        if not torch.isfinite(outputs).all():
+            raise NotFinite(
+                "the model's outputs are not finite: train it again with a lower learning rate, or load another file"
+            )
+        logits, boxes = outputs.split([outputs.shape[-1] - 4, 4], dim=-1)
+        softmax = self.softmax(outputs)
+        scores = logits.softmax(-1)[..., :-1] if softmax else logits.sigmoid()
+        best = scores.flatten(1).topk(min(MOST, scores[0].numel()), dim=1)
+        query, label = best.indices // self.outputs, best.indices % self.outputs
+        corners = to_corners(boxes.gather(1, query[..., None].expand(-1, -1, 4)))
+        found = [
+            _own(torch.stack([label[i].float(), best.values[i], query[i].float()], dim=1), corners[i], frame)
+            for i, frame in enumerate(frames)
+        ]
+        # YOLOS was published without; a decoder trained for minutes still says some objects twice
+        return found if softmax else [one[distinct(one[:, 2:6], one[:, 0], TWICE)] for one in found]
+
+    def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
+        kept = torch.zeros(MOST, 6)
+        kept[:, 0] = -1
+        kept[: len(decoded)] = decoded[:MOST, :6]
+        return kept.flatten()
+
+    def encode(self, targets: Sequence[Any]) -> Tensor:
+        """Truths (m, 6), class, left, top, right, bottom, crowd, as (M, most, 6), padded with class -1."""
+        most = max((len(truth) for truth in targets), default=0)
+        encoded = torch.zeros(len(targets), most, 6)
+        encoded[..., 0] = -1
+        for row, truth in zip(encoded, targets, strict=True):
+            if len(truth):
+                row[: len(truth)] = torch.as_tensor(truth, dtype=torch.float32)
+        return encoded
+
+    # ---- measuring
+
+    def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        detections, truths = self._arrays(outputs, targets)
+        found = precision(detections, truths, self.outputs)
+        return {"AP50": _mean(found.ap50), "AP": _mean(found.ap)}
+
+    def calibrate(self, outputs: Tensor, targets: Tensor) -> None:
+        """The score from which on an object counts as found: where F1 is best, over all classes."""
+        told = BoxMetrics(*self._arrays(outputs, targets), self.outputs)
+        self.threshold = told.best_threshold(self.threshold)
+
+    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+        """`intervals` are of AP50 only, by the same matches, for COCO's own measure takes too long to be repeated."""
+        detections, truths = self._arrays(outputs, targets)
+        found = precision(detections, truths, self.outputs)
+        told = BoxMetrics(detections, truths, self.outputs)
+        counts = told.counts(self.threshold)
+        metrics = {"AP50": _mean(found.ap50), "AP": _mean(found.ap), "AP75": _mean(found.ap75)}
+        return {
+            "task": self.name,
+            "images": len(truths),
+            "main_metric": self.main_metric,
+            "metrics": metrics | told.metrics(counts),
+            "intervals": bootstrap_intervals(told.ap50, len(truths), bootstrap, seed),
+            "per_label": told.per_label(counts, found.ap50, found.ap, self.labels),
+            "worst": told.worst(self.threshold, self.labels),
+            "threshold": self.threshold,
+            "counts": {name: int(counts[name].sum()) for name in ("objects", "found", "false_alarms")},
+            "curves": [
+                {"label": label, "precision": None if np.isnan(curve[0]) else [round(float(p), 4) for p in curve]}
+                for label, curve in zip(self.labels, found.curve, strict=True)
+            ],
+        }
+
+    def _arrays(self, outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        if len(outputs) != len(targets):
+            raise VitrailError(f"there are {len(outputs)} outputs for {len(targets)} targets")
+        if not len(outputs):
+            raise VitrailError("there is no image to measure the model on: give it at least one with its boxes")
+        return outputs.detach().cpu().reshape(len(outputs), -1, 6).numpy(), targets.detach().cpu().numpy()
+
+    def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:
+        return box_report(results, images, self.labels)
+
+    # ---- answers
+
+    def answer(self, outputs: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
+        """All objects of a score of at least 0.05, best first, whatever `top` is; `threshold` is the score from which
+        on they count as found."""
+        return [
+            {
+                "objects": [
+                    {
+                        "label": self.labels[int(label)],
+                        "score": round(score, 4),
+                        "box": [round(x, 2) for x in box],
+                        "query": int(query),
+                    }
+                    for label, score, *box, query in decoded.tolist()
+                    if score >= LEAST
+                ],
+                "threshold": self.threshold,
+            }
+            for decoded in outputs
+        ]
+
+    def columns(self, top: int = 5) -> list[str]:
+        return list(self.row({"objects": [], "threshold": self.threshold}))
+
+    def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
+        """The found objects with | between; a box is left, top, right and bottom with spaces between."""
+        objects = found_in(answer)
+        return {
+            "objects": len(objects),
+            "labels": "|".join(one["label"] for one in objects),
+            "scores": "|".join(f"{one['score']:.4g}" for one in objects),
+            "boxes": "|".join(" ".join(f"{side:.4g}" for side in one["box"]) for one in objects),
+        }
+
+    def words(self, answer: Mapping[str, Any]) -> str:
+        objects = found_in(answer)
+        if not objects:
+            return "nothing found"
+        return f"{counted(one['label'] for one in objects)} (best {objects[0]['score']:.2f})"
+
+    def pictures(self, answer: Mapping[str, Any], image: np.ndarray) -> dict[str, Any]:
+        """The picture with the boxes of the objects that were found."""
+        from vitrail.tasks.detect.box_pictures import drawn
+
+        return {".jpg": drawn(image, found_in(answer), self.labels)}
+
+    def record(self, answer: Mapping[str, Any], name: str, size: tuple[int, ...]) -> dict[str, Any]:
+        return {"name": name, "height": size[0], "width": size[1], "objects": answer["objects"]}
+
+    def files(self, records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """All objects of all images as COCO JSON, each with its score: what other tools read and measure."""
+        return {"detections.json": json.dumps(coco(records, self.labels)) + "\n"}
+
+
+def found_in(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The objects of an answer that count as found."""
+    return [one for one in answer["objects"] if one["score"] >= answer["threshold"]]
+
+
+def coco(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[str, Any]:
+    """Images, categories and annotations, numbered from 1; a box is left, top, width, height."""
+    number = {label: k + 1 for k, label in enumerate(labels)}
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for image, one in enumerate(records, start=1):
+        images.append({"id": image, "file_name": one["name"], "width": one["width"], "height": one["height"]})
+        for found in one["objects"]:
+            left, top, right, bottom = found["box"]
+            sides = [round(right - left, 2), round(bottom - top, 2)]
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": image,
+                    "category_id": number[found["label"]],
+                    "bbox": [left, top, *sides],
+                    "area": round(sides[0] * sides[1], 2),
+                    "iscrowd": 0,
+                    "score": found["score"],
+                }
+            )
+    categories = [{"id": k, "name": label} for label, k in number.items()]
+    return {"images": images, "categories": categories, "annotations": annotations}
+
+
+def _own(told: Tensor, corners: Tensor, frame: Letterbox) -> Tensor:
+    """Boxes of the model's input (0..1) in the picture's own pixels; those wholly outside of it are left out.
+    told (n, 3): class, score, query."""
+    height, width = frame.own
+    top, left, bottom, right = frame.inside
+    scale = torch.tensor([width / max(right - left, 1), height / max(bottom - top, 1)])
+    inner = torch.tensor([left, top])
+    pixels = corners * torch.tensor([frame.input[1], frame.input[0]]).repeat(2)
+    pixels = (pixels - inner.repeat(2)) * scale.repeat(2)
+    pixels = torch.minimum(pixels.clamp(min=0), torch.tensor([width, height]).repeat(2))
+    there = (pixels[:, 2:] > pixels[:, :2]).all(1)
+    return torch.cat([told[:, :2], pixels, told[:, 2:]], dim=1)[there]
+
+
+def _mean(values: np.ndarray) -> float:
+    """Over the classes that occur; 0 when none does."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0

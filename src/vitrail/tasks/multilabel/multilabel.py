@@ -1,0 +1,128 @@
+"""Any number of labels an image: a sigmoid each, binary cross-entropy, mean average precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrail.errors import VitrailError
+from vitrail.tasks.multilabel.label_metrics import LabelMetrics
+from vitrail.tasks.report_part import MeasuredImages, ReportPart
+from vitrail.tasks.shared.answer_schemas import GUESSES, TEXT, list_of, object_of
+from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
+from vitrail.tasks.shared.intervals import plain
+from vitrail.tasks.shared.labels.calibration import reliability
+from vitrail.tasks.shared.labels.label_report import label_report
+from vitrail.tasks.shared.labels.labelling import Labelling, guesses
+from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
+from vitrail.tasks.task import Mix, mixed
+
+HEAVIEST = 100.0  # what a positive may weigh: a label that occurs once in 100,000 images must not blow up the step
+
+
+class MultiLabel(Labelling):
+    """Targets are 0/1 (B, K), outputs are logits (B, K). A label is given when its probability is above 0.5."""
+
+    name = "multilabel"
+    title = "multi-label classification"
+    link = "sigmoid"
+    answer_schema = object_of(labels=list_of(TEXT), top=GUESSES)
+    main_metric = "mAP"
+    percentages = frozenset({"exact_match"})
+
+    metric_words = LABEL_METRICS | {
+        "mAP": MetricWords(
+            "mAP", "mean average precision: how well each label ranks the images that have it before the others"
+        ),
+        "micro_f1": MetricWords("Micro F1", "F1 over all labels of all images taken together"),
+        "exact_match": MetricWords("Exact match", "how many images were given all their labels and no other"),
+    }
+
+    def encode(self, targets: Sequence[Sequence[int]]) -> Tensor:
+        encoded = torch.zeros(len(targets), self.outputs)
+        try:
+            images = np.repeat(np.arange(len(targets)), [len(labels) for labels in targets])
+        except TypeError:
+            raise VitrailError("a target of the task multilabel is a list of label numbers an image") from None
+        labels = np.asarray(list(chain.from_iterable(targets)))
+        if not labels.size:
+            return encoded
+        if labels.dtype.kind not in "iu":
+            raise VitrailError("a target of the task multilabel is a list of label numbers an image")
+        if labels.min() < 0 or labels.max() >= self.outputs:
+            raise VitrailError(
+                f"the targets have label numbers {labels.min()} to {labels.max()}, "
+                f"{self.outputs} labels have 0 to {self.outputs - 1}"
+            )
+        encoded[images, labels] = 1.0
+        return encoded
+
+    def weights_for(self, counts: Tensor, images: int) -> Tensor:
+        """Images without the label over those with it, or the root of that; 1 for a label that never occurs."""
+        odds = torch.where(counts > 0, (images - counts) / counts.clamp(min=1), 1.0)
+        if self.class_weights == "sqrt":
+            odds = odds.sqrt()
+        return odds.clamp(1 / HEAVIEST, HEAVIEST)
+
+    def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
+        """-(w y log p + (1 - y) log (1 - p)), where y has been mixed and smoothed, averaged over batch and labels."""
+        y = (1 - smoothing) * mixed(targets.float(), mix) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(outputs.float(), y, pos_weight=self.label_weights(outputs.device))
+
+    def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        label_metrics = LabelMetrics(*self._measurable(self.meant(outputs), targets))
+        values = plain(label_metrics.metrics, len(targets))
+        return {"loss": values["log_loss"], **{name: values[name] for name in ("mAP", "micro_f1")}}
+
+    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+        label_metrics = LabelMetrics(*self._measurable(outputs, targets))
+        images = len(targets)
+        calibration = reliability(label_metrics.probability.ravel(), label_metrics.truth.ravel())
+        return {
+            "task": self.name,
+            "images": images,
+            "main_metric": self.main_metric,
+            "metrics": plain(label_metrics.metrics, images) | {"ece": calibration["ece"]},
+            "intervals": bootstrap_intervals(label_metrics.metrics, images, bootstrap, seed),
+            "per_label": label_metrics.per_label(self.labels),
+            "worst": label_metrics.worst(self.labels),
+            "calibration": calibration,
+        }
+
+    def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
+        """`labels` are those above 0.5, `top` the most probable ones: as many as asked, but all that are above 0.5."""
+        logits = self._numbers(outputs)
+        answers = []
+        for z, p in zip(logits, torch.sigmoid(torch.from_numpy(logits)).tolist(), strict=True):
+            order = np.argsort(-z, kind="stable")
+            given = int((z > 0).sum())
+            answers.append(
+                {
+                    "labels": [self.labels[i] for i in order[:given]],
+                    "top": [{"label": self.labels[i], "probability": p[i]} for i in order[: max(top, given)]],
+                }
+            )
+        return answers
+
+    def words(self, answer: Mapping[str, Any]) -> str:
+        given = len(answer["labels"])
+        return guesses(answer["top"][:given]) if given else f"no label (at best {guesses(answer['top'][:1])})"
+
+    def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
+        """The given labels with | between, as a label file has them, and their probabilities likewise."""
+        given = answer["top"][: len(answer["labels"])]
+        probabilities = "|".join(f"{guess['probability']:.4g}" for guess in given)
+        return {"labels": "|".join(answer["labels"]), "probabilities": probabilities}
+
+    def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:
+        surprising = "The images whose labels surprised the model most."
+        return label_report(results, images, noun="label", mistakes_are=surprising, several=True)
+
+    def report_tiles(self, results: Mapping[str, Any]) -> list[tuple[str, str]]:
+        return [(f"{round(results['images'] * (1 - results['metrics']['exact_match'])):,}", "with a mistake")]

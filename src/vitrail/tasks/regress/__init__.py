@@ -1,0 +1,1 @@
+"""One or several numbers an image."""

@@ -1,0 +1,243 @@
+"""A class for every pixel: cross-entropy and dice, mean IoU, masks and areas as answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.dataset import Item
+from vitrail.errors import VitrailError
+from vitrail.tasks.dense_options import IGNORE
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.tasks.letterbox import Letterbox
+from vitrail.tasks.report_part import MeasuredImages, ReportPart
+from vitrail.tasks.segment.boundaries import COUNTS, boundary_counts
+from vitrail.tasks.segment.dice import dice_loss
+from vitrail.tasks.segment.mask_files import Mask
+from vitrail.tasks.segment.mask_metrics import MaskMetrics, named
+from vitrail.tasks.segment.mask_report import mask_report
+from vitrail.tasks.segment.mask_targets import MaskTargets
+from vitrail.tasks.shared.aligning import aligned
+from vitrail.tasks.shared.answer_schemas import PNG, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
+from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
+from vitrail.tasks.shared.intervals import plain
+from vitrail.tasks.shared.labels.labelling import CLASS_WEIGHTS
+from vitrail.tasks.shared.metric_words import MetricWords
+from vitrail.tasks.shared.resampling import classes_at
+from vitrail.tasks.task import Mix, NotFinite
+from vitrail.visuals.palette import hexadecimal, index_picture, overlay, palette
+
+
+class Segment(DenseTask):
+    """Targets are class numbers (B, H, W), 255 where nothing is known; outputs are logits (B, K, h', w')."""
+
+    name = "segment"
+    title = "segmentation"
+    answer_schema = object_of(
+        areas=list_of(object_of(label=TEXT, share=PROBABILITY, pixels=WHOLE_NUMBER)), mask_png=PNG
+    )
+    main_metric = "mIoU"
+    percentages = frozenset({"pixel_accuracy"})
+    sliding_windows = True
+    unknown = IGNORE
+    photo_batch = 8  # every pixel is an example
+    metric_words: ClassVar[dict[str, MetricWords]] = {
+        "mIoU": MetricWords(
+            "Mean IoU",
+            "of the pixels that are of a class or were answered to be, how many are both; the mean over classes",
+        ),
+        "pixel_accuracy": MetricWords(
+            "Pixel accuracy", "how many of all pixels were given the right class; large areas decide it"
+        ),
+        "boundary_f1": MetricWords("Boundary F1", "how well outlines are met, within a small tolerance"),
+    }
+    heads = ("mask_decoder", "mask_linear", "mask_queries")
+
+    def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
+        super().__init__(labels, class_weights)
+        if len(self.labels) > IGNORE:
+            raise VitrailError(f"a mask has at most {IGNORE} classes, not {len(self.labels)}: leave some out")
+        if class_weights not in CLASS_WEIGHTS:
+            raise VitrailError(f"class_weights is {class_weights!r}; choose one of {', '.join(CLASS_WEIGHTS)}")
+        self.pixels: list[int] = []  # of each class in training
+        self.weights = torch.ones(self.outputs)
+
+    # ---- training
+
+    def targets(self, items: Sequence[Item], shape: tuple[int, int], gigabytes: float, workers: int) -> MaskTargets:
+        return MaskTargets([item.target for item in items if isinstance(item.target, Mask)], shape, gigabytes, workers)
+
+    def renumber(self, target: Tensor, numbers: Tensor) -> Tensor:
+        return numbers[target.long()].to(target.dtype)
+
+    def statistics(self, target: Tensor) -> Tensor:
+        """(256,) the pixels of each class in one mask."""
+        return torch.from_numpy(np.bincount(target.numpy().ravel(), minlength=256))
+
+    def fit_statistics(self, statistics: Iterable[Tensor]) -> None:
+        """Sum the pixels of each class over masks of training images."""
+        pixels = sum(statistics, start=torch.zeros(256, dtype=torch.int64))
+        self._check_classes(pixels)
+        self.load_state_dict({"pixels": pixels[: self.outputs].tolist()})
+
+    def _check_classes(self, pixels: Tensor) -> None:
+        unknown = [int(k) for k in pixels.nonzero().flatten() if self.outputs <= k != IGNORE]
+        if unknown:
+            raise VitrailError(
+                f"a mask has the class number {unknown[0]}, {self.outputs} labels have 0 to {self.outputs - 1}, "
+                f"and {IGNORE} stands for unknown"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"pixels": list(self.pixels)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pixels = list(state.get("pixels", ()))
+        if pixels and len(pixels) != self.outputs:
+            raise VitrailError(f"the saved state counts {len(pixels)} labels, this task has {self.outputs}")
+        self.pixels = pixels
+        if pixels and self.class_weights != "none":
+            counts = torch.tensor(pixels, dtype=torch.float64)
+            rarity = counts.clamp(min=1) ** (-1.0 if self.class_weights == "inverse" else -0.5)
+            # scaled so that a training pixel weighs 1 on average: the learning rate stays right
+            self.weights = (rarity * counts.sum() / (rarity * counts).sum().clamp(min=1e-9)).float()
+
+    def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy, weighted and smoothed, averaged over the known pixels, plus dice over the classes that occur.
+
+        Of large targets a quarter of the pixels is compared (tasks/aligning.py). Without a known pixel both are 0, and
+        so is their gradient.
+        """
+        self.check_mix(mix)
+        if self.class_weights != "none" and not self.pixels:
+            raise RuntimeError("class weights come from the training masks: call fit(masks) before loss")
+        logits, targets = aligned(outputs.float(), targets)
+        known = targets != IGNORE
+        truth = torch.where(known, targets, 0)
+        log_p = torch.log_softmax(logits, 1)  # (B, K, H, W)
+        nll = -log_p.gather(1, truth[:, None])[:, 0]  # (B, H, W)
+        if smoothing:
+            nll = (1 - smoothing) * nll - smoothing * log_p.mean(1)
+        weight = known.to(logits.dtype)
+        if self.class_weights != "none":
+            weight = weight * self.weights.to(logits.device)[truth]
+        cross_entropy = (nll * weight).sum() / known.sum().clamp(min=1)
+        return cross_entropy + dice_loss(log_p.exp(), truth, known)
+
+    # ---- answers
+
+    def decode(self, outputs: Tensor, frames: Sequence[Letterbox]) -> list[Tensor]:
+        """(B, K, h', w') -> uint8 (H, W) each, at the picture's own size."""
+        self._check_finite(outputs)
+        return [classes_at(logits, frame) for logits, frame in zip(outputs, frames, strict=True)]
+
+    def _check_finite(self, outputs: Tensor) -> None:
+        finite = torch.isfinite(outputs.flatten(1)).all(1)
+        if not finite.all():
+            raise NotFinite(
+                f"the model's outputs are not finite for {int((~finite).sum())} of {len(outputs)} images of a batch: "
+                f"train it again with a lower learning rate, or load another model file"
+            )
+
+    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The areas of all classes that were found, the largest first, and the mask itself."""
+        return [{"areas": self.areas(mask), "mask": mask.cpu().numpy()} for mask in decoded]
+
+    def areas(self, mask: Tensor) -> list[dict[str, Any]]:
+        """Of the known pixels; shares are 0..1."""
+        pixels = torch.bincount(mask.flatten().long(), minlength=256)[: self.outputs]
+        total = max(1, int(pixels.sum()))
+        order = torch.argsort(-pixels, stable=True).tolist()
+        return [
+            {"label": self.labels[k], "share": int(pixels[k]) / total, "pixels": int(pixels[k])}
+            for k in order
+            if pixels[k]
+        ]
+
+    def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
+        """The share of every class, 0 where it was not found: the same columns for every image."""
+        shares = {area["label"]: area["share"] for area in answer["areas"]}
+        return {label: shares.get(label, 0.0) for label in self.labels}
+
+    def columns(self, top: int = 5) -> list[str]:
+        return list(self.labels)
+
+    def words(self, answer: Mapping[str, Any]) -> str:
+        return named(answer["areas"])
+
+    def pictures(self, answer: Mapping[str, Any], image: np.ndarray) -> dict[str, Image.Image]:
+        mask = answer["mask"]
+        return {
+            ".png": index_picture(mask, self.labels),
+            ".overlay.jpg": Image.fromarray(overlay(mask, image, self.labels)),
+        }
+
+    def record(self, answer: Mapping[str, Any], name: str, size: tuple[int, ...]) -> dict[str, Any]:
+        return {"file": name, "height": size[0], "width": size[1], "areas": answer["areas"]}
+
+    def files(self, records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """areas.json: the labels with their numbers in the masks, and each image's areas."""
+        classes = [
+            {"number": number, "label": label, "colour": hexadecimal(colour)}
+            for number, (label, colour) in enumerate(zip(self.labels, palette(self.labels), strict=True))
+        ]
+        return {"areas.json": json.dumps({"classes": classes, "images": list(records)}, indent=2) + "\n"}
+
+    def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:
+        return mask_report(results, images, self.labels)
+
+    # ---- measuring
+
+    def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
+        """(K K + 4 K,): pixels of class i (row) that were told to be of class j, then counts of boundary pixels."""
+        if decoded.shape != truth.shape:
+            raise VitrailError(
+                f"the answer has {decoded.shape[0]} x {decoded.shape[1]} pixels, the mask {truth.shape[0]} x "
+                f"{truth.shape[1]}: give every image a mask of its own size"
+            )
+        classes = self.outputs
+        truth = truth.cpu()
+        self._check_classes(torch.bincount(truth.flatten().long(), minlength=256))
+        known = truth != IGNORE
+        cells = truth[known].long() * classes + decoded.cpu()[known].long()
+        confusion = torch.bincount(cells, minlength=classes**2)
+        boundary = boundary_counts(decoded.cpu().numpy(), truth.numpy(), classes, IGNORE)
+        return torch.cat([confusion, torch.from_numpy(boundary).flatten()]).float()
+
+    def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        values = plain(MaskMetrics(self._kept(outputs), self.outputs).metrics, len(outputs))
+        return {name: values[name] for name in ("mIoU", "pixel_accuracy", "boundary_f1")}
+
+    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+        """`outputs`: a row of `compare` for each image."""
+        told = MaskMetrics(self._kept(outputs), self.outputs)
+        images = len(outputs)
+        values = plain(told.metrics, images)
+        intervals = bootstrap_intervals(told.metrics, images, bootstrap, seed)
+        return {
+            "task": self.name,
+            "images": images,
+            "main_metric": self.main_metric,
+            "metrics": {name: value for name, value in values.items() if not name.startswith("each ")},
+            "intervals": {name: value for name, value in intervals.items() if not name.startswith("each ")},
+            "per_label": told.per_label(self.labels, values, intervals),
+            "worst": told.worst(self.labels),
+            "pixel_confusion": told.confusion.sum(0, dtype=np.float64).astype(np.int64).tolist(),
+            "confused_pairs": told.confused_pairs(self.labels),
+        }
+
+    def _kept(self, kept: Tensor) -> np.ndarray:
+        expected = self.outputs * (self.outputs + COUNTS)
+        if kept.dim() != 2 or kept.shape[1] != expected:
+            raise VitrailError(
+                f"the comparisons have shape {tuple(kept.shape)}, {self.outputs} labels need (images, {expected})"
+            )
+        if not len(kept):
+            raise VitrailError("there is no image to measure the model on: give it at least one with its mask")
+        return kept.detach().cpu().numpy()

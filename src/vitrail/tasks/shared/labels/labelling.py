@@ -1,0 +1,71 @@
+"""What the tasks that give labels share: how often each label occurs, and how sure the answers are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import VitrailError
+from vitrail.tasks.shared.labels.calibration import fit_temperature
+from vitrail.tasks.task import Task
+
+CLASS_WEIGHTS = ("none", "inverse", "sqrt")
+
+
+def guesses(top: Sequence[Mapping[str, Any]]) -> str:
+    """'cat 93.1 %, dog 5.0 %'."""
+    return ", ".join(f"{guess['label']} {100 * guess['probability']:.1f} %" for guess in top)
+
+
+class Labelling(Task):
+    """A task whose outputs are logits of labels: weights against imbalance, and a temperature."""
+
+    def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
+        super().__init__(labels, class_weights)
+        if class_weights not in CLASS_WEIGHTS:
+            raise VitrailError(f"class_weights is {class_weights!r}; choose one of {', '.join(CLASS_WEIGHTS)}")
+        self.images = 0  # in training
+        self.counts: list[int] = []  # of these, how many have each label
+        self.temperature = 1.0
+        self.weights = torch.ones(self.outputs)
+
+    @abstractmethod
+    def weights_for(self, counts: Tensor, images: int) -> Tensor:
+        """(K,) what a label weighs in the loss, the rarer the more, from how many of the images have it."""
+
+    def fit(self, targets: Sequence[Any]) -> None:
+        encoded = self.encode(targets)
+        if encoded.dim() == 1:
+            counts = torch.bincount(encoded, minlength=self.outputs)
+        else:
+            counts = encoded.double().sum(0).long()  # float32 stops counting at 16 million
+        self.load_state_dict({"images": len(encoded), "counts": counts.tolist(), "temperature": 1.0})
+
+    def calibrate(self, outputs: Tensor, targets: Tensor) -> None:
+        self._measurable(outputs, targets)
+        self.temperature = fit_temperature(outputs, targets)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"images": self.images, "counts": list(self.counts), "temperature": self.temperature}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        counts = list(state["counts"])
+        if counts and len(counts) != self.outputs:
+            raise VitrailError(f"the saved state counts {len(counts)} labels, this task has {self.outputs}")
+        self.images, self.counts, self.temperature = state["images"], counts, state["temperature"]
+        if counts and self.class_weights != "none":
+            self.weights = self.weights_for(torch.tensor(counts, dtype=torch.float64), self.images).float()
+
+    def output_scale(self) -> tuple[Tensor, Tensor]:
+        scale = torch.full((self.outputs,), 1 / self.temperature, dtype=torch.float64)
+        return scale, torch.zeros_like(scale)
+
+    def label_weights(self, device: torch.device) -> Tensor:
+        """(K,) weights for the loss."""
+        if self.class_weights != "none" and not self.counts:
+            raise RuntimeError("class weights come from the training targets: call fit(targets) before loss")
+        return self.weights.to(device)

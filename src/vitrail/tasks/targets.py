@@ -1,0 +1,121 @@
+"""What is to be learnt from each picture, moved with it: whatever augmentation does to the pixels it does to the truth.
+
+Labels and numbers stay as they are. Masks are sampled by the very map that samples the picture; boxes go through its
+inverse. `maps` (B, 3, 3) lead from the result's coordinates in [-1, 1] to the picture's (see augment.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.tasks.letterbox import Letterbox
+
+
+class Targets(Protocol):
+    """The targets of images, by their index in a list."""
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """What is known of some of them, as they are stored."""
+        ...
+
+    def moved(self, taken: Any, maps: Tensor, size: tuple[int, int]) -> Tensor:
+        """The targets of the moved pictures, which have this size now."""
+        ...
+
+
+class OwnTargets(Protocol):
+    """Targets of dense tasks, in the images' own pixels."""
+
+    def own(self, index: int) -> Tensor:
+        """A map (H, W), or boxes (m, 6): class, left, top, right, bottom, crowd."""
+        ...
+
+
+class DenseTargets(Targets, OwnTargets, Protocol):
+    """Targets of a dense task, and all that training needs of them."""
+
+    def size(self, index: int) -> tuple[int, int]:
+        """The picture's own height and width."""
+        ...
+
+    def scan(self, statistics: Callable[[Tensor], Any]) -> TargetScan:
+        """Read every target once: which are broken, and what `statistics` makes of each of the others."""
+        ...
+
+
+class TargetScan(NamedTuple):
+    """What one pass over the targets tells, by index."""
+
+    broken: dict[int, UnreadableImage]
+    statistics: dict[int, Any]  # of the targets that are not broken
+
+
+class TargetSubset:
+    """Targets without some of their indices: the others move up."""
+
+    def __init__(self, targets: DenseTargets, count: int, without: Collection[int]) -> None:
+        self.targets = targets
+        self.indices = np.array([index for index in range(count) if index not in without], dtype=np.int64)
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        return self.targets.take(self.indices[indices])
+
+    def moved(self, taken: Any, maps: Tensor, size: tuple[int, int]) -> Tensor:
+        return self.targets.moved(taken, maps, size)
+
+    def own(self, index: int) -> Tensor:
+        return self.targets.own(int(self.indices[index]))
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.targets.size(int(self.indices[index]))
+
+    def scan(self, statistics: Callable[[Tensor], Any]) -> TargetScan:
+        whole = self.targets.scan(statistics)
+        rows = {place: whole.statistics.get(int(index)) for place, index in enumerate(self.indices)}
+        return TargetScan({}, rows)
+
+
+class Plain:
+    """Of a whole picture: the same whatever is done to it."""
+
+    def __init__(self, targets: Tensor) -> None:
+        self.targets = targets
+
+    def take(self, indices: NDArray[np.int64]) -> Tensor:
+        return self.targets[torch.from_numpy(indices)]
+
+    def moved(self, taken: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
+        return taken
+
+
+class Some(Sequence[Tensor]):
+    """The targets of some indices, or of the first `most` of so many, in the images' own pixels: read when used."""
+
+    def __init__(self, targets: OwnTargets, indices: Sequence[int] | int, most: int | None = None) -> None:
+        self.targets = targets
+        self.indices = list(range(indices) if isinstance(indices, int) else indices)[:most]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.targets.own(self.indices[number])
+
+
+def maps_of(frames: Sequence[Letterbox]) -> Tensor:
+    """(B, 3, 3) from the model's input to the picture that stands in it, as augmentation's maps do."""
+    maps = torch.zeros(len(frames), 3, 3)
+    for one, frame in zip(maps, frames, strict=True):
+        top, left, bottom, right = frame.inside
+        height, width = frame.input
+        one[0] = torch.tensor([width / (right - left), 0, (width - left - right) / (right - left)])
+        one[1] = torch.tensor([0, height / (bottom - top), (height - top - bottom) / (bottom - top)])
+        one[2, 2] = 1
+    return maps

@@ -1,0 +1,61 @@
+"""What is printed for people: tables and errors, drawn by rich on a terminal, plain text elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Sequence
+
+
+def print_error(sentence: str) -> None:
+    """`vitrail: ...` on standard error, in one line."""
+    if not sys.stderr.isatty():
+        print(f"vitrail: {sentence}", file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    line = Text.assemble(("vitrail:", "bold red"), " ", sentence)
+    Console(stderr=True).print(line, soft_wrap=True, highlight=False)  # the terminal breaks the line: it may be copied
+
+
+def table(rows: Sequence[Sequence[str]], left: int = 1, header: bool = True) -> str:
+    """Cells in columns as lines of text, the first `left` columns to the left, numbers to the right.
+
+    On a terminal the header, which is the first row, is bold.
+    """
+    return _rich_table(rows, left) if header and sys.stdout.isatty() else _plain_table(rows, left)
+
+
+def width_of(text: str) -> int:
+    """Columns on a terminal, where Chinese, Japanese and Korean letters take two."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _plain_table(rows: Sequence[Sequence[str]], left: int) -> str:
+    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = []
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - width_of(cell))
+            cells.append(cell + space if index < left else space + cell)
+        lines.append(("  " + "   ".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
+def _rich_table(rows: Sequence[Sequence[str]], left: int) -> str:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for index, title in enumerate(rows[0]):
+        drawn.add_column(Text(title), justify="left" if index < left else "right", no_wrap=True)
+    for row in rows[1:]:
+        drawn.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    with console.capture() as lines:
+        console.print(Padding(drawn, (0, 0, 0, 2)))
+    return "\n".join(line.rstrip() for line in lines.get().splitlines())

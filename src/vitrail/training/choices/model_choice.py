@@ -1,0 +1,206 @@
+"""What is chosen for the model where it is not set: size, patch, width, depth, stem and batch.
+
+From scratch on few images is where plain ViTs fail. What helped, and is the default here: a conv stem, patches small
+enough for about 64 of them, heads of at least 32 dims, Muon for the blocks' matrices, half of the tokens dropped for
+most of the run, and a schedule that ends within the budget. benchmarks/results/train.md has the measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from vitrail.model.config import ViTConfig
+from vitrail.model.presets import preset
+from vitrail.training.choices.facts import Facts
+from vitrail.training.settings import Model, Settings
+
+SMALL = 64  # pixels: pictures up to here are used at their own size
+PHOTO = 128  # pixels a side at most, for larger ones: 8 x 8 patches of 16
+SHORT = 10.0  # minutes: a run that has too few steps in large batches
+MIDDLING = 30.0  # minutes on a CPU, in which batches may be larger, but not largest
+HOURS = 90.0  # minutes from which a larger model is worth its time
+MANY = 20_000  # images from which it has enough to learn from
+DENSE_LONGEST = 512  # pixels of the longer side: small things must stay visible
+
+
+class Choice(NamedTuple):
+    """Settings with more of them set, and why, in lines for people."""
+
+    settings: Settings
+    reasons: tuple[str, ...]
+
+
+def choose_model(settings: Settings, facts: Facts) -> Choice:
+    """Size, patch, width, depth, heads, stem and batch of a model that starts from scratch."""
+    model = settings.model
+    channels = 1 if facts.grey else max(3, facts.channels)
+    values: dict[str, Any] = {"model.channels": channels}
+    if facts.objects:
+        values["model.candidates"] = candidates_for(facts.objects)
+    values |= _preset_values(model) if model.model is not None else _fitting_values(model, facts)
+    chosen = settings.where_unset(values)
+    size = max(chosen.model.image_size or 0, chosen.model.image_width or 0)
+    chosen = chosen.where_unset({"train.batch_size": batch_for(facts, size)})
+    reason = f"model: {model.model} as asked" if model.model is not None else _reason(chosen.model, facts)
+    return Choice(chosen, (reason,))
+
+
+def _preset_values(model: Model) -> dict[str, Any]:
+    """What a preset says."""
+    assert model.model is not None
+    config = preset(model.model)
+    return {
+        "model.image_size": config.image_size[0],
+        "model.patch_size": config.patch_size[0],
+        "model.width": config.width,
+        "model.depth": config.depth,
+        "model.heads": heads_for(model.width or config.width, config.heads),
+        "model.stem": config.stem,
+        "model.stem_blocks": 0,
+        "model.stem_maps": "fine",
+        "model.pool": config.pool,
+    }
+
+
+def _fitting_values(model: Model, facts: Facts) -> dict[str, Any]:
+    """What suits the images, their number, the time and the machine."""
+    dense = facts.task_class.dense
+    if dense:
+        (height, width), patch = dense_size(model, facts)
+    else:
+        height = model.image_size or size_for(min(facts.height, facts.width))
+        width, patch = model.image_width or height, patch_for(height)
+    size = max(height, width)
+    small = is_small(size, facts)
+    dims, depth = width_and_depth(facts, small)
+    stem = model.stem or "conv"
+    return {
+        "model.image_size": height,
+        "model.image_width": None if width == height else width,
+        "model.patch_size": patch,
+        "model.width": dims,
+        "model.depth": depth,
+        "model.heads": heads_for(model.width or dims, dims // 32),
+        "model.stem": stem,
+        "model.stem_blocks": 0 if stem != "conv" else 3 if small else 2,
+        "model.stem_maps": "wide" if stem == "conv" and size > SMALL and not dense else "fine",
+        "model.pool": "mean",
+    }
+
+
+def _reason(model: Model, facts: Facts) -> str:
+    square = model.image_width in (None, model.image_size)
+    size = str(model.image_size) if square else f"{model.image_width} x {model.image_size}"
+    return (
+        f"model: width {model.width}, depth {model.depth}, {model.heads} heads, {model.stem} stem, "
+        f"{model.patch_size} px patches at {size} px, for {facts.images:,} training images of about "
+        f"{facts.width} x {facts.height} px in {len(facts.labels)} {facts.task_class.label_noun} on {facts.cores} "
+        f"{facts.device} core{'s' * (facts.cores != 1)}{f', {facts.minutes:g} minutes' if facts.minutes else ''}"
+    )
+
+
+def choose_view(settings: Settings, facts: Facts) -> Settings:
+    """How much of a picture the trained model is shown."""
+    model = settings.model
+    size = max(model.image_size or 0, model.image_width or 0)
+    cropped = settings.augment.crop is None or settings.augment.crop < 1
+    enlarged = model.model is None and is_small(size, facts) and cropped and not facts.alike
+    return settings.where_unset({"model.crop_fraction": middle_of(size) if enlarged else 1.0})
+
+
+def config_of(settings: Settings, head: Mapping[str, Any]) -> ViTConfig:
+    """The network that chosen settings describe, for a run from scratch. `head`: the fields that describe the head."""
+    model, train = settings.model, settings.train
+    assert model.pool is not None and model.image_size is not None
+    base = preset(model.model) if model.model is not None else ViTConfig(cls_token=model.pool == "cls", pool=model.pool)
+    if model.pool != base.pool:
+        base = base.replace(pool=model.pool, cls_token=model.pool == "cls")
+    return base.replace(
+        image_size=(model.image_size, model.image_width or model.image_size),
+        patch_size=model.patch_size,
+        channels=model.channels,
+        width=model.width,
+        depth=model.depth,
+        heads=model.heads,
+        stem=model.stem,
+        stem_blocks=model.stem_blocks,
+        stem_maps=model.stem_maps,
+        **head,
+        dropout=train.dropout,
+        drop_path=train.drop_path or 0.0,
+    )
+
+
+def width_and_depth(facts: Facts, small: bool = False) -> tuple[int, int]:
+    """What can be trained well on so many images in that time: on a CPU 128 x 4 unless there are hours for it.
+
+    Of small pictures, half of the blocks' time does more in the stem: CIFAR-10 after 6 minutes on one core, one run
+    each: 69.7 % with 2 blocks and 3 convolutions a stage, 66.3 % with 4 and 2.
+    """
+    minutes = facts.minutes or 0.0
+    if facts.device == "cpu":
+        return (192, 6) if minutes >= HOURS and facts.images >= MANY else (128, 2 if small else 4)
+    return (384, 12) if facts.images >= MANY and not 0 < minutes < HOURS else (192, 6)
+
+
+def size_for(side: int) -> int:
+    """Small pictures at about their own size, in steps that give whole patches."""
+    return max(8, side - side % 4) if side <= SMALL else min(PHOTO, side - side % 16)
+
+
+def is_small(size: int, facts: Facts) -> bool:
+    """Small pictures with classes."""
+    return size <= SMALL and facts.task_class.classifies_images
+
+
+def middle_of(size: int) -> float:
+    """The part of a small picture's side that a model is shown once it is trained: all but a pixel in 32 on each side.
+
+    Training crops enlarge pictures a little, which also smooths pixels that are not shrunk: whole pictures would look
+    smaller and sharper than any that it learnt from. A model of CIFAR-10 had 86.3 % on them, 87.4 % on their middles.
+    Photos are shrunk anyway, and a model of flowers had 76.1 % on the whole and 76.3 % on the middle.
+    """
+    return size / (size + 2 * round(size / 32))
+
+
+def dense_size(model: Model, facts: Facts) -> tuple[tuple[int, int], int]:
+    """Height, width and patch for answers about places: the usual aspect, and as large as the time of a step allows."""
+    longest = max(facts.height, facts.width)
+    goal = min(longest, DENSE_LONGEST)
+    patch = model.patch_size or (16 if goal >= 256 else 8 if goal >= 64 else 4)
+    if model.image_size:
+        return (model.image_size, model.image_width or model.image_size), patch
+    height, width = (max(patch, round(side * goal / longest / patch) * patch) for side in (facts.height, facts.width))
+    return (height, width), patch
+
+
+def candidates_for(objects: int) -> int:
+    """Twice as many as any picture has objects, and some to spare; each of them costs time in every step."""
+    return min(300, 10 * math.ceil((2 * objects + 10) / 10))
+
+
+def patch_for(size: int) -> int:
+    """About 8 x 8 patches: the largest divisor of the size that leaves at least 7 a side."""
+    return max(patch for patch in range(1, size + 1) if size % patch == 0 and (size // patch >= 7 or patch == 1))
+
+
+def heads_for(width: int, usual: int) -> int:
+    """The usual number of heads where it divides the width, else one for 32 dims."""
+    return usual if width % usual == 0 else max(1, width // 32)
+
+
+def batch_for(facts: Facts, size: int) -> int:
+    """Smaller for few images and for a short run, which must have enough steps; for photos a step must fit into
+    memory. To learn about pixels, a few photos are many examples. Fashion-MNIST after 5.5 minutes on one core, one run
+    each: 90.4 % in batches of 128, 89.5 % of 256."""
+    task, minutes = facts.task_class, facts.minutes or 0.0
+    largest = 256 if size <= PHOTO else task.photo_batch
+    if 0 < minutes < SHORT:
+        largest = min(largest, task.short_run_batch)
+    elif 0 < minutes < MIDDLING and facts.device == "cpu":
+        largest = min(largest, 128)
+    while largest > 16 and facts.images < (32 if largest > 64 else 16) * largest:
+        largest //= 2
+    return min(largest, max(2, facts.images - facts.images % 2))

@@ -1,0 +1,103 @@
+"""A run is a folder: what lies in it, and that only one process at a time writes there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from vitrail.errors import VitrailError
+from vitrail.files import write_text
+
+
+class RunFolder:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.settings = self.path / "settings.toml"
+        self.plan = self.path / "plan.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.model = self.path / "model.safetensors"
+        self.report = self.path / "report.html"
+        self.results = self.path / "results.json"
+        self.samples = self.path / "samples"
+        self.checkpoints = self.path / "checkpoint"
+        self.tensorboard = self.path / "tensorboard"
+        self.lock = self.path / ".lock"
+
+    @property
+    def holds_run(self) -> bool:
+        return self.plan.exists()
+
+    @contextmanager
+    def held(self, resume: bool) -> Iterator[None]:
+        """Make the folder and hold its lock. An error before there is a plan leaves nothing of it behind."""
+        created = self.open(resume)
+        try:
+            with self.locked():
+                yield
+        except BaseException:
+            if not self.holds_run:
+                self._remove(created)
+            raise
+
+    def open(self, resume: bool) -> list[Path]:
+        """Make the folder, or say why not; the folders that were created, innermost first."""
+        if resume and not self.holds_run:
+            raise VitrailError(f"{self.path} holds no run to resume: leave out --resume to start one")
+        if not resume and self.holds_run:
+            raise VitrailError(f"{self.path} already holds a run: go on with --resume, or choose another --out")
+        missing = [folder for folder in (self.checkpoints, *self.checkpoints.parents) if not folder.exists()]
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise VitrailError(f"cannot write {self.path}: {error.strerror or error}") from None
+        return missing
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Held by one process; the system releases it however that process ends."""
+        lock = FileLock(self.lock, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise VitrailError(f"another run is writing into {self.path}: choose another --out") from None
+        except OSError as error:
+            raise VitrailError(f"cannot write {self.path}: {error.strerror or error}") from None
+        try:
+            for unfinished in self.checkpoints.glob(".*.part"):  # by a run that was killed while it wrote
+                unfinished.unlink(missing_ok=True)
+            yield
+        finally:
+            lock.release()
+
+    def _remove(self, created: list[Path]) -> None:
+        """Delete what an unused folder holds of ours, and the folders that were created for it, if they are empty."""
+        if self.path in created:
+            shutil.rmtree(self.tensorboard, ignore_errors=True)
+            self.settings.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.lock.unlink(missing_ok=True)
+            for folder in created:
+                folder.rmdir()
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; a last line that a crash cut off is left out."""
+        rows = []
+        if self.metrics.exists():
+            for line in self.metrics.read_text(encoding="utf-8").splitlines():
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    break
+        return rows
+
+    def forget_after(self, step: int) -> None:
+        """Drop the rows of steps that are about to be done again."""
+        if self.metrics.exists():
+            rows = [row for row in self.history() if row["step"] <= step]
+            write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))

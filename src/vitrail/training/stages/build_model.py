@@ -1,0 +1,121 @@
+"""The model at its start, from complete settings: fresh, or loaded and fitted to these labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from vitrail.errors import VitrailError
+from vitrail.model.vit import ViT
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.tasks.task import Task
+from vitrail.training.choices.compatibility import check_sharing, check_start, check_task
+from vitrail.training.choices.model_choice import Choice, choose_model, config_of
+from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
+from vitrail.training.optim.whitening import start_from_images
+from vitrail.training.run_context import Run
+from vitrail.training.settings import Settings
+from vitrail.training.stages.decode_images import TrainingImages
+from vitrail.training.stages.read_data import TrainingData
+from vitrail.weights.adapt import adapt
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.load import load
+from vitrail.weights.preprocessing import Preprocessing
+
+TUNED_BATCH = 32
+
+
+def load_start(settings: Settings, task: Task) -> Checkpoint | None:
+    """The model to fine-tune, with a head for these labels; None: from scratch."""
+    model, train = settings.model, settings.train
+    check_start(settings)
+    if model.start is None:
+        return None
+    torch.manual_seed(train.seed)
+    size = (model.image_size, model.image_width or model.image_size) if model.image_size else None  # None: its own
+    extra: dict[str, Any] = {"drop_path": train.drop_path or 0.0, "dropout": train.dropout}
+    checkpoint = load(model.start, channels=model.channels, image_size=size, **extra)
+    if checkpoint.task == task.name and checkpoint.labels == task.labels:
+        for layer in checkpoint.model.output_layers():
+            task.unfold(layer)  # it answers in real units, and learns in standardised ones
+    checkpoint = adapt(checkpoint, labels=task.labels, head=head_fields(settings, task))
+    checkpoint.task = task.name
+    return checkpoint
+
+
+def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint | None) -> Choice:
+    """Settings with all that the network and the time of a step depend on. What is set stays, so a resumed run, whose
+    settings are complete, goes through this unchanged."""
+    settings = run.settings.where_unset({"data.validation": data.holdout})
+    if loaded is not None:
+        choice = _fine_tuning_choice(settings, data, task, loaded)
+    else:
+        choice = choose_model(settings, data.facts(run.processes.device.type, settings.train.minutes))
+    batch = min(choice.settings.train.batch_size or TUNED_BATCH, len(data.train))
+    settings = choice.settings.with_values({"train.batch_size": batch})
+    settings = choose_optimizer(settings, run.request.shard, task.every_patch)
+    if not run.request.resume and (warning := rate_warning(settings)):
+        run.progress.say(f"  warning: {warning}")
+    check_sharing(settings.train, run.processes.world, run.request.shard)
+    check_task(settings, task)
+    return Choice(settings, choice.reasons)
+
+
+def _fine_tuning_choice(settings: Settings, data: TrainingData, task: Task, loaded: Checkpoint) -> Choice:
+    """What the model to fine-tune has already decided."""
+    own = loaded.preprocessing
+    resize = "pad" if task.dense and own.resize == "crop" else own.resize  # answers about places need all of an image
+    chosen = settings.where_unset(
+        {
+            "model.channels": loaded.config.channels,
+            "model.resize": resize,
+            "model.crop_fraction": own.crop_fraction,
+            "train.batch_size": min(TUNED_BATCH, len(data.train)),
+        }
+    )
+    return Choice(chosen, (f"model: {settings.model.start}, fine-tuned ({settings.model.train_only})",))
+
+
+def build_model(settings: Settings, task: Task, loaded: Checkpoint | None) -> Checkpoint:
+    """The network with its preprocessing, before any image was seen; a loaded one gets only the latter."""
+    model = settings.model
+    fraction = 1.0 if task.dense else model.crop_fraction or 1.0  # answers about places need all of an image
+    if loaded is not None:
+        return replace(loaded, preprocessing=loaded.preprocessing.replace(resize=model.resize, crop_fraction=fraction))
+    torch.manual_seed(settings.train.seed)
+    network = ViT(config_of(settings, head_fields(settings, task)))
+    resize = model.resize or ("pad" if task.dense else "crop")
+    preprocessing = Preprocessing(size=network.config.image_size, resize=resize, crop_fraction=fraction)
+    return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(task.labels))
+
+
+def head_fields(settings: Settings, task: Task) -> dict[str, Any]:
+    """The fields of ViTConfig that say what the head is."""
+    fields = {"classes": len(task.labels), "head": "linear", "queries": 0, "head_depth": 0}
+    if not isinstance(task, DenseTask):
+        return fields
+    requested = settings.model.head
+    heads = {name.partition("_")[2]: name for name in task.heads}
+    if requested is not None and requested not in heads:
+        raise VitrailError(f"model.head is {requested!r}; the task {task.name} has {', '.join(heads)}")
+    head = task.heads[0] if requested is None else heads[requested]
+    return fields | task.head_fields(head, settings.model.candidates or 0)
+
+
+def fit_to_images(start: Checkpoint, images: TrainingImages) -> Checkpoint:
+    """The preprocessing that was chosen from the images; from scratch, the first kernels are made from them too."""
+    if images.settings.model.start is None:
+        start_from_images(start.model, images.cache, len(images.data.train), images.preprocessing)
+    return replace(start, preprocessing=images.preprocessing)
+
+
+def with_drop_path(start: Checkpoint, settings: Settings) -> Checkpoint:
+    """The same weights in a network with the drop path that the recipe chose once the length of the run was known."""
+    drop_path = settings.train.drop_path or 0.0
+    if start.config.drop_path == drop_path:
+        return start
+    model = ViT(start.config.replace(drop_path=drop_path))
+    model.load_state_dict(start.model.state_dict())
+    return replace(start, model=model)

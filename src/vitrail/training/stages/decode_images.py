@@ -1,0 +1,205 @@
+"""Decode every image of a run once: the training images into a cache, the held-out ones as `predict` prepares them.
+
+What is broken is found here, named and left out before the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from vitrail.data.loading.cache import CacheSubset, ImageCache, Shape, open_cache
+from vitrail.data.loading.rng import permutation
+from vitrail.dataset import SPLITS, Item
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.image_processor import ImageProcessor
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.tasks.targets import DenseTargets, Plain, Some, Targets, TargetScan, TargetSubset
+from vitrail.tasks.task import Task
+from vitrail.training.choices.facts import Facts
+from vitrail.training.choices.mirror_symmetry import taken_from_one_side
+from vitrail.training.choices.model_choice import choose_view
+from vitrail.training.distributed import Processes
+from vitrail.training.run_context import Run
+from vitrail.training.settings import Settings
+from vitrail.training.stages.image_statistics import cached_shape, mean_and_std
+from vitrail.training.stages.read_data import NAMED, TrainingData, make_task
+from vitrail.training.validate import HeldOutImages, compare_with_targets, outputs_of
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
+
+MASK_SHARE = 0.25  # of the memory for decoded images, for masks
+QUICK = 2000  # held-out images that are measured on the way; the end is measured on all
+HELD_OUT = ("val", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingImages:
+    """What a run learns from and is measured on."""
+
+    data: TrainingData  # without what turned out to be broken
+    task: Task  # fitted to the training targets
+    settings: Settings
+    facts: Facts
+    preprocessing: Preprocessing
+    cache: ImageCache  # of the training images
+    targets: Mapping[str, Targets]  # of train, val and test
+    held_out: Mapping[str, HeldOutImages]  # val and test
+
+    @property
+    def validation_indices(self) -> list[int]:
+        """A fixed part of the validation images, so that evaluating a large set does not eat the time."""
+        order = permutation(self.settings.train.seed, 0, len(self.held_out["val"]))
+        return sorted(order[:QUICK].tolist())
+
+
+@dataclass(frozen=True)
+class _View:
+    """How the model is shown an image, chosen from the training images."""
+
+    settings: Settings
+    facts: Facts
+    preprocessing: Preprocessing
+
+
+def decode_images(run: Run, settings: Settings, data: TrainingData, task: Task, start: Checkpoint) -> TrainingImages:
+    """Fill the cache, read the targets and the held-out images once, and leave out what is broken."""
+    shape = cached_shape(data.sizes, start.preprocessing)
+    targets = {split: targets_of(data.dataset.part(split), task, settings, shape) for split in SPLITS}
+    scans = {split: scan_targets(targets[split], task) for split in SPLITS}
+    cache = _open_cache(run, settings, data, shape)
+    broken = {"train": cache.broken | scans["train"].broken}
+    if broken["train"]:
+        cache = CacheSubset(cache, len(data.train), broken["train"])
+    readable = [index for index in range(len(data.train)) if index not in broken["train"]]
+    view = _choose_view(run, settings, data, start, cache, readable)
+    held_out = {split: _held_out(data, split, view) for split in HELD_OUT}
+    for split in HELD_OUT:
+        broken[split] = held_out[split].look() | scans[split].broken
+    if isinstance(task, DenseTask):
+        task.fit_statistics([scans["train"].statistics[index] for index in readable])
+    images = TrainingImages(
+        data=data,
+        task=task,
+        settings=view.settings,
+        facts=view.facts,
+        preprocessing=view.preprocessing,
+        cache=cache,
+        targets=targets,
+        held_out=held_out,
+    )
+    return leave_out(run, images, broken) if any(broken.values()) else images
+
+
+def leave_out(run: Run, images: TrainingImages, broken: Mapping[str, Mapping[int, UnreadableImage]]) -> TrainingImages:
+    """The rest, without what is broken in each split, by index. The cache is without it already."""
+    items = {split: images.data.dataset.part(split) for split in SPLITS}
+    errors = {items[split][index].path: error for split in SPLITS for index, error in broken[split].items()}
+    _say_broken(run, errors)
+    settings, data = images.settings, images.data.without(errors)
+    task = images.task if images.task.dense else make_task(data, settings)
+    targets: dict[str, Targets] = {}
+    for split in SPLITS:
+        if not task.dense:
+            targets[split] = Plain(task.encode([item.target for item in data.dataset.part(split)]))
+        else:
+            dense = cast("DenseTargets", images.targets[split])
+            targets[split] = TargetSubset(dense, len(items[split]), broken[split])
+    view = _View(settings, images.facts, images.preprocessing)
+    assert settings.train.batch_size is not None
+    batch = min(settings.train.batch_size, len(data.train))
+    return replace(
+        images,
+        data=data,
+        task=task,
+        settings=settings.with_values({"train.batch_size": batch}),
+        facts=replace(images.facts, images=len(data.train)),
+        targets=targets,
+        held_out={split: _held_out(data, split, view) for split in HELD_OUT},
+    )
+
+
+def _open_cache(run: Run, settings: Settings, data: TrainingData, shape: Shape) -> ImageCache:
+    options = settings.data
+    return open_cache(
+        [item.path for item in data.train],
+        shape,
+        options.cache,
+        options.cache_gigabytes / run.processes.world,
+        options.workers,
+        run.progress.counter("decoding images"),
+    )
+
+
+def _choose_view(
+    run: Run, settings: Settings, data: TrainingData, start: Checkpoint, cache: ImageCache, readable: Sequence[int]
+) -> _View:
+    """Whether images are taken alike, how much of one is shown, and the colours that they are normalised by."""
+    facts = data.facts(run.processes.device.type, settings.train.minutes)
+    task = facts.task_class
+    if not run.request.resume and task.classifies_images:
+        groups = [data.train[index].target if task.one_class_each else None for index in readable]
+        facts = replace(facts, alike=taken_from_one_side(cache, groups))
+    if settings.model.start is not None:
+        return _View(settings, facts, start.preprocessing)
+    settings = choose_view(settings, facts)
+    mean, std = mean_and_std(cache, len(readable))
+    fraction = 1.0 if task.dense else settings.model.crop_fraction
+    return _View(settings, facts, start.preprocessing.replace(crop_fraction=fraction, mean=mean, std=std))
+
+
+def _held_out(data: TrainingData, split: str, view: _View) -> HeldOutImages:
+    paths = [item.path for item in data.dataset.part(split)]
+    processor = ImageProcessor(view.preprocessing, view.facts.task_class.dense)
+    return HeldOutImages(paths, processor, view.settings.data.workers)
+
+
+def targets_of(items: Sequence[Item], task: Task, settings: Settings, shape: Shape) -> Targets:
+    """The targets of some items, as the loader takes them."""
+    if not isinstance(task, DenseTask):
+        return Plain(task.encode([item.target for item in items]))
+    room = MASK_SHARE * settings.data.cache_gigabytes
+    return task.targets(items, (shape.height, shape.width), room, settings.data.workers)
+
+
+def scan_targets(targets: Targets, task: Task) -> TargetScan:
+    """One pass over targets that are files, such as masks: which are broken, and what the task fits to."""
+    if not isinstance(task, DenseTask):
+        return TargetScan({}, {})
+    return cast("DenseTargets", targets).scan(task.statistics)
+
+
+def _say_broken(run: Run, broken: Mapping[Path, UnreadableImage]) -> None:
+    for error in list(broken.values())[:NAMED]:
+        run.progress.say(f"  warning: {error}; left out")
+    if len(broken) > NAMED:
+        run.progress.say(f"  warning: {len(broken) - NAMED} more broken files are left out; the report names them")
+
+
+# ---- measuring on the held-out images
+
+
+def quick_metrics(images: TrainingImages, network: nn.Module, processes: Processes) -> dict[str, float]:
+    """What an evaluation on the way tells, on a fixed part of the validation images."""
+    outputs, targets, loss = held_out_outputs(images, network, "val", processes, images.validation_indices)
+    metrics = images.task.quick_metrics(outputs, targets)
+    return metrics if loss is None else {"loss": loss, **metrics}
+
+
+def held_out_outputs(
+    images: TrainingImages, network: nn.Module, split: str, processes: Processes, indices: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor, float | None]:
+    """The model's outputs for held-out images, their targets, and the loss where the metrics do not give it."""
+    held_out, targets = images.held_out[split], images.targets[split]
+    chosen = list(range(len(held_out))) if indices is None else list(indices)
+    if isinstance(targets, Plain):
+        return outputs_of(network, held_out, chosen, processes), targets.take(np.array(chosen)), None
+    task, dense = images.task, cast("DenseTargets", targets)
+    assert isinstance(task, DenseTask)
+    rows, loss = compare_with_targets(network, task, held_out, dense, chosen, processes)
+    return rows, task.encode(Some(dense, chosen)), loss

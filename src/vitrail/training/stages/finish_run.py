@@ -1,0 +1,124 @@
+"""After the last step: the best weights as a plain model, calibrated, measured, and written as one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail import __version__
+from vitrail.dataset import Item
+from vitrail.findings import Finding
+from vitrail.model.vit import ViT
+from vitrail.tasks.task import Task
+from vitrail.training.checkpointing import collect_tensors, restore_tensors
+from vitrail.training.loop import TrainState
+from vitrail.training.optim.lora import merge_low_rank
+from vitrail.training.plan import Plan
+from vitrail.training.run_context import Run
+from vitrail.training.run_folder import RunFolder
+from vitrail.training.settings import Settings
+from vitrail.training.stages.build_trainer import trainable
+from vitrail.training.stages.decode_images import TrainingImages, held_out_outputs
+from vitrail.training.stages.make_plan import Planned
+from vitrail.training.train_step import Trainer
+from vitrail.weights.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A run at its end, with all that its report tells."""
+
+    folder: RunFolder
+    checkpoint: Checkpoint
+    task: Task
+    settings: Settings
+    plan: Plan
+    state: TrainState
+    description: str
+    findings: Sequence[Finding]
+    results: dict[str, Any]
+    part: str
+    items: Sequence[Item]  # of that part
+    root: Path
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A calibrated model and its complete measure."""
+
+    model: ViT
+    results: dict[str, Any]
+    split: str  # of the images that it was measured on
+
+
+def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings) -> ViT:
+    """The best weights of the run in the plain model that it started from, whatever it was trained with."""
+    best = run.processes.from_main(run.checkpoints.load_best)  # which wrote it: another might read it too early
+    tensors = collect_tensors(trainer.model, (), None) if best is None else best.tensors
+    model = trainable(start.model, settings, run.processes.device)
+    restore_tensors(tensors, model, (), None)
+    merge_low_rank(model)
+    return model.eval().requires_grad_(True)
+
+
+def calibrate(run: Run, images: TrainingImages, model: ViT) -> Measured:
+    """Fit the temperature on the validation images, fold it into the last layer, and measure: on the test part where
+    there is one."""
+    task, split = images.task, "test" if images.data.dataset.part("test") else "val"
+    outputs, targets, _ = held_out_outputs(images, model, "val", run.processes)
+    task.calibrate(outputs, targets)
+    if split == "test":
+        outputs, targets, _ = held_out_outputs(images, model, "test", run.processes)
+    results = task.evaluate(task.meant(outputs), targets, seed=images.settings.train.seed)
+    for layer in model.output_layers():
+        task.fold(layer)
+    return Measured(model.cpu(), results, split)
+
+
+def write_model(
+    run: Run, images: TrainingImages, planned: Planned, start: Checkpoint, state: TrainState, measured: Measured
+) -> Finished:
+    """The model file, with all that is needed to use it."""
+    history = provenance(planned.settings, images, state, measured)
+    checkpoint = replace(
+        start,
+        model=measured.model,
+        provenance=start.provenance | {"source": "vitrail train", "training": history},
+    )
+    if run.processes.is_main:
+        checkpoint.save(run.folder.model)
+    return Finished(
+        folder=run.folder,
+        checkpoint=checkpoint,
+        task=images.task,
+        settings=planned.settings,
+        plan=planned.plan,
+        state=state,
+        description=images.data.description,
+        findings=images.data.findings,
+        results=measured.results,
+        part="validation" if measured.split == "val" else measured.split,
+        items=images.data.dataset.part(measured.split),
+        root=images.data.dataset.root,
+    )
+
+
+def provenance(settings: Settings, images: TrainingImages, state: TrainState, measured: Measured) -> dict[str, Any]:
+    """What the model file says about its training. `sample` lets `evaluate` recognise the training images."""
+    return {
+        "vitrail": __version__,
+        "torch": torch.__version__,
+        "holdout": images.data.holdout,
+        "seed": settings.train.seed,
+        "ignore": -1 if settings.data.ignore is None else settings.data.ignore,
+        "sample": images.data.sample,
+        "images": len(images.data.train),
+        "steps": state.best_step or state.step,
+        "measured_on": measured.split,
+        "metrics": measured.results["metrics"],
+        "task": images.task.state_dict(),
+    }

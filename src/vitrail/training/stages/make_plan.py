@@ -1,0 +1,122 @@
+"""How long a run is, and with it the rest of the recipe. Both are kept in the run from here on."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from contextlib import closing
+from dataclasses import dataclass
+
+from vitrail.errors import VitrailError
+from vitrail.text import shown
+from vitrail.training.choices.recipe_choice import choose_recipe
+from vitrail.training.loop import keep_until
+from vitrail.training.plan import Length, Plan, StepTiming, length_of, steps_within
+from vitrail.training.run_context import Run
+from vitrail.training.settings import Settings
+from vitrail.training.stages.build_trainer import build_trainer, sampler_of
+from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
+from vitrail.training.step_timing import ENDLESS, measure_step_timing
+from vitrail.training.train_step import compute_gradients
+from vitrail.weights.checkpoint import Checkpoint
+
+VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
+TUNING_EPOCHS = 10.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    plan: Plan
+    settings: Settings  # complete
+
+
+@dataclass(frozen=True)
+class _Duration:
+    """The length of a run in steps, and what was measured to know it."""
+
+    length: Length
+    seconds: float = 0.0  # 0: the length is not a matter of time
+    timing: StepTiming | None = None
+
+
+def make_plan(run: Run, images: TrainingImages, start: Checkpoint, reasons: tuple[str, ...]) -> Planned:
+    """The plan of a new run, written down with the complete settings, or that of a resumed one."""
+    if run.request.resume:
+        return Planned(read_plan(run, images), images.settings)
+    duration = (
+        timed_duration(run, images, start) if images.settings.train.minutes else fixed_duration(run, images, start)
+    )
+    sampler = sampler_of(images.settings, images)
+    epochs = duration.length.steps * sampler.batch_size / sampler.count
+    choice = choose_recipe(images.settings, images.facts, epochs)
+    plan = Plan(
+        lengths=(duration.length,),
+        data=images.data.fingerprint,
+        started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        command=run.request.command,
+        seconds=duration.seconds,
+        timing=duration.timing,
+        reasons=(*reasons, *choice.reasons),
+    )
+    for line in plan.reasons:
+        run.progress.say(line)
+    if run.processes.is_main:
+        choice.settings.write(run.folder.settings)
+        plan.write(run.folder.plan)
+    return Planned(plan, choice.settings)
+
+
+def read_plan(run: Run, images: TrainingImages) -> Plan:
+    plan = Plan.read(run.folder.plan)
+    if plan.data != images.data.fingerprint:
+        raise VitrailError(
+            f"the images of {shown(run.request.data)} changed since the run in {run.folder.path} began: a resumed run "
+            "is the same run, so put them back, or start a new one with another --out"
+        )
+    return plan
+
+
+def fixed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Duration:
+    """So many epochs."""
+    train, sampler = images.settings.train, sampler_of(images.settings, images)
+    if train.keep_tokens is not None and train.keep_tokens < 1:
+        try_all_tokens(run, images, start)
+    steps = max(1, round(epochs_of(images) * sampler.count / sampler.batch_size))
+    return _Duration(length_of(steps, keep_until(train), train.warmup))
+
+
+def epochs_of(images: TrainingImages) -> float:
+    if images.settings.train.epochs is not None:
+        return images.settings.train.epochs
+    if images.settings.model.start is not None:
+        return TUNING_EPOCHS
+    return float(min(300, max(20, round(VIEWS / len(images.data.train)))))
+
+
+def try_all_tokens(run: Run, images: TrainingImages, start: Checkpoint) -> None:
+    """One step as the last ones will be: memory that does not suffice shows now, not after most of the run."""
+    trainer = build_trainer(run, images.settings, images, start, ENDLESS.steps)
+    with closing(trainer.loader.batches(0, 1)) as batches:
+        compute_gradients(trainer, next(batches), ENDLESS)
+
+
+def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Duration:
+    """As many steps as fit into the minutes, by the time of a few steps of a copy."""
+    train = images.settings.train
+    assert train.minutes is not None
+    trainer = build_trainer(run, images.settings, images, start, ENDLESS.steps)
+    held_out = sum(len(pictures) for pictures in images.held_out.values())
+    timing = measure_step_timing(
+        trainer,
+        lambda: quick_metrics(images, trainer.network, run.processes),
+        budget=60 * train.minutes,
+        evaluations_at_end=held_out / len(images.validation_indices),
+    )
+    left = 60 * train.minutes - (time.monotonic() - run.began) - timing.ending
+    if left < timing.all_tokens:
+        run.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
+    evaluations = timing.evaluations(left)
+    steps = steps_within(left, timing, keep_until(train), evaluations=evaluations)
+    length = length_of(steps, keep_until(train), train.warmup, evaluations=evaluations)
+    own = _Duration(length, max(left, 1.0), timing)
+    return run.processes.from_main(lambda: own)

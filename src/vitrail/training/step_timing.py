@@ -1,0 +1,74 @@
+"""How long a step takes here: a few real ones, on a copy of the model that is thrown away afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
+
+from vitrail.training.plan import Length, StepTiming
+from vitrail.training.train_step import Trainer, compute_gradients, update_weights
+
+SHARE = 0.005  # of the time, for each kind of step
+LONGEST = 10.0  # seconds
+WARM_UP = 2  # steps that do not count: memory is new, threads start
+FEWEST = 4
+ENDING = 4.0  # seconds for intervals and the report, beside running the model
+ENDLESS = Length(steps=10**9, warmup=0, full_from=0, evaluate_every=10**9)  # every step sees all tokens
+
+
+def measure_step_timing(
+    trainer: Trainer, evaluate: Callable[[], object], *, budget: float, evaluations_at_end: float
+) -> StepTiming:
+    """Seconds of a step with some and with all tokens, of an evaluation, and of all that comes after the last step.
+
+    `budget`: seconds of the whole run; `evaluations_at_end`: how many times an evaluation the last measure takes.
+    """
+    seconds = min(SHARE * budget, LONGEST)
+    all_tokens = few_tokens = time_steps(trainer, ENDLESS, seconds)
+    assert trainer.recipe.keep_tokens is not None
+    if trainer.recipe.keep_tokens < 1:
+        few_tokens = time_steps(trainer, replace(ENDLESS, full_from=ENDLESS.steps), seconds)
+    evaluate()  # decodes what it needs
+    evaluation = shortest_time(evaluate, 0.0, trainer.processes.agree, warm_up=0, fewest=1)
+    return StepTiming(
+        few_tokens=few_tokens,
+        all_tokens=all_tokens,
+        evaluation=evaluation,
+        ending=ENDING + evaluation * evaluations_at_end,
+    )
+
+
+def time_steps(trainer: Trainer, length: Length, seconds: float) -> float:
+    with closing(trainer.loader.batches(0, 10**6)) as batches:
+
+        def step() -> None:
+            batch = next(batches)
+            compute_gradients(trainer, batch, length).item()
+            update_weights(trainer, batch.step, length)
+
+        return shortest_time(step, seconds, trainer.processes.agree)
+
+
+def shortest_time(
+    work: Callable[[], object],
+    seconds: float,
+    agree: Callable[[bool], bool],
+    warm_up: int = WARM_UP,
+    fewest: int = FEWEST,
+) -> float:
+    """The shortest time of `work`, repeated for so long: the first ones wait for memory that is new to the process, at
+    times four times as long. Several processes agree on when it is enough."""
+    for _ in range(warm_up):
+        work()
+    began, shortest = time.perf_counter(), float("inf")
+    for done in count(1):
+        before = time.perf_counter()
+        work()
+        after = time.perf_counter()
+        shortest = min(shortest, after - before)
+        if agree(done >= fewest and after - began >= seconds):
+            return shortest
+    raise AssertionError

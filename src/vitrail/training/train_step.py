@@ -1,0 +1,107 @@
+"""One training step: forward, loss, backward, then the optimizers and the EMA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from vitrail.data.loading.loader import Batch, Loader
+from vitrail.data.loading.rng import step_seed
+from vitrail.model.precision import autocast
+from vitrail.model.vit import ViT
+from vitrail.tasks.task import Mix, Task
+from vitrail.training.distributed import Processes
+from vitrail.training.optim.ema import EMA
+from vitrail.training.plan import Length
+from vitrail.training.settings import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """What a step works on."""
+
+    model: ViT
+    network: nn.Module  # the model, or what distributes it (DDP, FSDP2)
+    optimizers: Sequence[Optimizer]
+    ema: EMA | None
+    task: Task
+    loader: Loader
+    recipe: Recipe
+    processes: Processes
+
+    def precision(self) -> AbstractContextManager[None]:
+        """The autocast context of the forward pass."""
+        return autocast(self.processes.device, self.recipe.precision or "auto")
+
+
+def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
+    """Forward and backward of one batch, in `accumulate` parts. Returns the loss, a scalar tensor."""
+    recipe, task, processes = trainer.recipe, trainer.task, trainer.processes
+    torch.manual_seed(step_seed(recipe.seed, batch.step, processes.rank))
+    keep = draw_tokens(trainer, batch.step, length)
+    parts = list(split_batch(batch, recipe.accumulate))
+    total = torch.zeros((), device=processes.device)
+    for number, (images, targets, mix) in enumerate(parts):
+        targets = targets.to(processes.device)
+        seed = step_seed(recipe.seed, batch.step, processes.rank + number * processes.world)
+        queries = task.denoising_queries(targets, seed)
+        with gradients_stay_local(trainer.network, number < len(parts) - 1):
+            with trainer.precision():
+                outputs = trainer.network(images.to(processes.device), keep=keep, denoising_queries=queries)
+            loss = task.loss(outputs, targets, mix=mix, smoothing=recipe.smoothing)
+            loss = loss * (len(targets) / len(batch.targets))
+            loss.backward()
+        total += loss.detach()
+    return total
+
+
+def update_weights(trainer: Trainer, step: int, length: Length) -> None:
+    """Clip the gradients, step every optimizer at this step's learning rate, update the EMA."""
+    if trainer.recipe.clip > 0:
+        trained = [parameter for parameter in trainer.model.parameters() if parameter.grad is not None]
+        nn.utils.clip_grad_norm_(trained, trainer.recipe.clip)
+    for optimizer in trainer.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = length.learning_rate(step, group["peak"])
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    if trainer.ema is not None:
+        trainer.ema.update(trainer.model, step)
+
+
+def draw_tokens(trainer: Trainer, step: int, length: Length) -> Tensor | None:
+    """The patches (K,) that this step sees, the same for the whole batch and on every process; None: all."""
+    recipe, patches = trainer.recipe, trainer.model.config.patches
+    assert recipe.keep_tokens is not None
+    count = max(1, round(recipe.keep_tokens * patches))
+    if step >= length.full_from or count >= patches:
+        return None
+    drawn = np.random.default_rng(step_seed(recipe.seed, step)).permutation(patches)[:count]
+    return torch.from_numpy(np.sort(drawn)).to(trainer.processes.device)
+
+
+def gradients_stay_local(network: nn.Module, more_parts_follow: bool) -> AbstractContextManager[None]:
+    """DDP averages gradients over the processes in every backward pass; of an accumulated step only in the last."""
+    if more_parts_follow and isinstance(network, DistributedDataParallel):
+        return network.no_sync()
+    return nullcontext()
+
+
+def split_batch(batch: Batch, parts: int) -> Iterator[tuple[Tensor, Tensor, Mix | None]]:
+    """Images, targets and mix of each part. Parts have an even size, so that mixed neighbours stay together."""
+    count = len(batch.targets)
+    size = -(-count // parts)
+    size += size % 2
+    for start in range(0, count, size):
+        part = slice(start, start + size)
+        mix = None
+        if batch.mix is not None:
+            mix = Mix(batch.mix.partner[part] - start, batch.mix.ratio[part])
+        yield batch.images[part], batch.targets[part], mix

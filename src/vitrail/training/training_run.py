@@ -1,0 +1,73 @@
+"""One training run, from DATA to a measured model file: every stage is a function with a frozen result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from vitrail.training.loop import run_loop
+from vitrail.training.optim.memory import keep_freed_memory
+from vitrail.training.plan import Plan
+from vitrail.training.run_context import Run, RunRequest, open_run
+from vitrail.training.settings import Settings
+from vitrail.training.stages.build_model import build_model, choose_settings, fit_to_images, load_start, with_drop_path
+from vitrail.training.stages.build_trainer import build_trainer, restore_state
+from vitrail.training.stages.decode_images import decode_images
+from vitrail.training.stages.finish_run import Finished, best_model, calibrate, write_model
+from vitrail.training.stages.make_plan import make_plan
+from vitrail.training.stages.read_data import make_task, read_data
+from vitrail.training.train_step import Trainer
+
+
+def train(
+    data: str | Path,
+    out: str | Path,
+    settings: Settings,
+    *,
+    resume: bool = False,
+    shard: bool = False,
+    command: str = "",
+) -> Finished:
+    """Train on DATA into the folder OUT. Under torchrun every process calls this, and all return the same.
+
+    `command`: how the run was started, for its report.
+    """
+    keep_freed_memory()
+    request = RunRequest(data=str(data), out=Path(out), settings=settings, resume=resume, shard=shard, command=command)
+    with open_run(request) as run:
+        training_data = read_data(run)
+        with readable_errors(run, run.settings):
+            task = make_task(training_data, run.settings)
+            loaded = load_start(run.settings, task)
+            choice = choose_settings(run, training_data, task, loaded)
+        with readable_errors(run, choice.settings):
+            start = build_model(choice.settings, task, loaded)
+            images = decode_images(run, choice.settings, training_data, task, start)
+            start = fit_to_images(start, images)
+            planned = make_plan(run, images, start, choice.reasons)
+            start = with_drop_path(start, planned.settings)
+            trainer = build_trainer(run, planned.settings, images, start, planned.plan.lengths[0].steps)
+            state = restore_state(run, trainer, planned.plan)
+            announce(run, trainer, planned.plan)
+            plan = run_loop(run, trainer, images, planned.plan, state)
+            measured = calibrate(run, images, best_model(run, trainer, start, planned.settings))
+            return write_model(run, images, replace(planned, plan=plan), start, state, measured)
+
+
+@contextmanager
+def readable_errors(run: Run, settings: Settings) -> Iterator[None]:
+    """Memory that runs out, or another process that ends, is told in a sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        raise run.explain(error, settings.train) from None
+
+
+def announce(run: Run, trainer: Trainer, plan: Plan) -> None:
+    count = sum(parameter.numel() for parameter in trainer.model.parameters())
+    run.progress.say(
+        f"training {count / 1e6:.3g} M parameters, {trainer.model.config.tokens} tokens an image, {plan.steps:,} steps "
+        f"of {trainer.loader.sampler.batch_size} images"
+    )

@@ -1,0 +1,1 @@
+"""Numbers as pictures: charts, colours, palettes, and pictures embedded in a page."""

@@ -1,0 +1,127 @@
+"""What the benchmark of training compares: pipelines in the same precision, each row with its own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrail.training.settings import Settings
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def throughput(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("training.throughput")
+
+
+def arguments(throughput: ModuleType, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    throughput.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_every_contender_runs_in_every_precision_of_this_cpu(
+    throughput: ModuleType, monkeypatch: pytest.MonkeyPatch, computed: bool
+) -> None:
+    monkeypatch.setattr(throughput, "computes_bf16", lambda device: computed)
+    expected = ["float32", "bfloat16"] if computed else ["float32"]
+    names = [*throughput.OURS, *throughput.PEERS]
+    rows = [*throughput.contenders("cifar10", arguments(throughput))]
+    assert rows == [(name, precision) for precision in expected for name in names]
+    assert [*throughput.contenders("cifar10", arguments(throughput, "--precision", "bfloat16", "--only", "timm"))] == [
+        ("timm", "bfloat16")
+    ]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_ours_and_the_peers_are_told_the_same_precision(
+    throughput: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, precision: str
+) -> None:
+    told: dict[str, list[str]] = {}
+
+    def run_peer(module: str, options: list[object], work: Path) -> dict[str, float]:
+        told[module] = [str(option) for option in options]
+        return {}
+
+    def step_ends(command: Any, data: Path, folder: Path, options: list[object], last: int) -> dict[int, float]:
+        told[folder.name] = [Settings.read(Path(str(options[1]))).train.precision]
+        return {1: 1.0, 6: 2.0, last: 3.0}
+
+    monkeypatch.setattr(throughput, "run_peer", run_peer)
+    monkeypatch.setattr(throughput, "vitrail_step_ends", step_ends)
+    monkeypatch.setattr(throughput, "dataset", lambda work, kind: tmp_path)
+    monkeypatch.setattr(throughput, "count_images", lambda folder: 1000)
+    monkeypatch.setattr(throughput, "new_folder", lambda work, name: work / name)
+    asked = arguments(throughput, "--precision", precision)
+    asked.work, asked.vitrail = tmp_path, ["vitrail"]
+    for measure in throughput.contenders("flowers", asked).values():
+        measure()
+    assert len(told) == len(throughput.OURS) + len(throughput.PEERS)
+    for name, words in told.items():
+        assert precision == (words[0] if name.startswith("throughput-") else words[words.index("--precision") + 1])
+
+
+def test_a_row_names_its_precision_and_is_compared_within_it(throughput: ModuleType) -> None:
+    speeds = {"vitrail": 30.0, "default": 60.0, "default-all": 20.0, "transformers": 10.0, "timm": 15.0}
+    rounds = {
+        throughput.Row(name, precision): [{"images_per_second": factor * speed, "first_step": 1.0}] * 2
+        for precision, factor in (("float32", 1), ("bfloat16", 3))
+        for name, speed in speeds.items()
+    }
+    lines = throughput.page("cifar10", rounds, arguments(throughput))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")][1:]
+    assert len(rows) == 12 and {row[1] for row in rows} == {"float32", "bfloat16"}
+    ours = {(row[0].split(",")[-1], row[1]): row[4] for row in rows if row[0].startswith("vitrail")}
+    for precision in ("float32", "bfloat16"):  # three times as fast as float32 peers would be no merit
+        assert ours["vitrail", precision] == "**2.00**"
+        assert ours[" its first 70 % of steps (fewer tokens)", precision] == "**4.00**"
+    assert not any("float32" in line for line in lines if not line.startswith("|"))
+    assert all(re.fullmatch(r"[\d,.]+", row[2]) for row in rows)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_peers_compute_in_the_precision(
+    throughput: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    precision: str,
+) -> None:  # fmt: skip
+    """A tiny run of the plain loop, in this process."""
+    pytest.importorskip("timm")
+    for label in "ab":
+        for n in range(4):
+            path = tmp_path / "train" / label / f"{n}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.random.default_rng(n).integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(path)
+    sizes = {"image": 16, "patch": 8, "width": 16, "depth": 1, "heads": 2, "batch": 2, "warm": 1, "steps": 1}
+    words = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    words += ["--data", str(tmp_path), "--workers", "0", "--precision", precision]
+    monkeypatch.setattr(sys, "argv", ["timm_loop", *words])
+    monkeypatch.setattr("peers.process.let_torchvision_import", lambda: None)  # the tests have done it
+    seen: set[torch.dtype] = set()
+
+    def note(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(module, torch.nn.Linear):
+            seen.add(output.dtype)
+
+    hook = torch.nn.modules.module.register_module_forward_hook(note)
+    state = torch.get_rng_state()
+    try:
+        importlib.import_module("peers.timm_loop").main()
+    finally:
+        hook.remove()
+        torch.set_rng_state(state)
+    assert seen == {getattr(torch, precision)}
+    assert json.loads(capsys.readouterr().out)["images_per_second"] > 0

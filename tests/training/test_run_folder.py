@@ -1,0 +1,38 @@
+"""The folder of a run: one writer, and a log that a crash cannot spoil."""
+
+import json
+
+import pytest
+
+from vitrail.errors import VitrailError
+from vitrail.training.run_folder import RunFolder
+
+
+def test_only_one_holds_the_lock(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.open(resume=False)
+    second = RunFolder(tmp_path / "run")
+    with folder.locked(), pytest.raises(VitrailError, match="another run is writing"), second.locked():
+        pass
+    with RunFolder(tmp_path / "run").locked():
+        pass
+
+
+def test_rows_after_a_step_are_forgotten_and_a_cut_line_too(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.metrics.write_text("".join(json.dumps({"step": n}) + "\n" for n in range(5)) + '{"step": 5, "lo')
+    assert [row["step"] for row in folder.history()] == [0, 1, 2, 3, 4]
+    folder.forget_after(2)
+    assert [row["step"] for row in folder.history()] == [0, 1, 2]
+    assert folder.metrics.read_text().endswith('{"step": 2}\n')
+    assert RunFolder(tmp_path / "none").history() == []
+
+
+def test_it_needs_nothing_that_windows_lacks(monkeypatch):
+    import importlib
+    import sys
+
+    from vitrail.training import run_folder
+
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    importlib.reload(run_folder)
