@@ -10,7 +10,7 @@ import numpy as np
 from vitrail.data.checks.examine import Examined
 from vitrail.data.checks.perceptual_hash import alike, is_flat
 from vitrail.dataset import Dataset, Item
-from vitrail.findings import Example, Finding
+from vitrail.findings import Example, Finding, about_files
 from vitrail.tasks.registry import task_data
 from vitrail.text import counted
 
@@ -78,21 +78,18 @@ def _judge(dataset: Dataset, groups: list[list[int]], sort: _Sort, automatic: bo
             crossing.append(example_of_copies(items, dataset))
         else:
             plain.append(example_of_copies(items, dataset))
-    found = []
-    if contradicting:
-        title = f"{_groups(contradicting)} of {sort.what} with different {many}"
-        advice = f"keep each image once, with its right {one}"
-        found.append(_finding(f"{sort.kind}-with-different-labels", sort.grave, title, advice, contradicting))
-    if crossing:
-        title = f"{_groups(crossing)} of {sort.what}, in more than one part"
-        advice = "keep each in one part: a score on images seen in training is too good"
-        if automatic:
-            advice = "give such images one name in a column 'group', or keep one of each: the score would be too good"
-        found.append(_finding(f"{sort.kind}-across-parts", sort.grave, title, advice, crossing))
-    if plain:
-        title = f"{_groups(plain)} of {sort.what}"
-        found.append(_finding(sort.kind, "warning", title, "keep one of each: copies add weight, not knowledge", plain))
-    return found
+    differing = f"{_groups(contradicting)} of {sort.what} with different {many}"
+    keep_right = f"keep each image once, with its right {one}"
+    across = f"{_groups(crossing)} of {sort.what}, in more than one part"
+    keep_apart = "keep each in one part: a score on images seen in training is too good"
+    if automatic:
+        keep_apart = "give such images one name in a column 'group', or keep one of each: the score would be too good"
+    copies = f"{_groups(plain)} of {sort.what}"
+    return [
+        *about_files(f"{sort.kind}-with-different-labels", sort.grave, differing, keep_right, contradicting),
+        *about_files(f"{sort.kind}-across-parts", sort.grave, across, keep_apart, crossing),
+        *about_files(sort.kind, "warning", copies, "keep one of each: copies add weight, not knowledge", plain),
+    ]
 
 
 def _targets_differ(items: list[Item]) -> bool:
@@ -112,7 +109,3 @@ def example_of_copies(items: list[Item], dataset: Dataset) -> Example:
 
 def _groups(examples: list[Example]) -> str:
     return f"{counted(len(examples), 'group')} ({counted(sum(len(one.files) for one in examples), 'file')})"
-
-
-def _finding(kind: str, severity: str, title: str, advice: str, examples: list[Example]) -> Finding:
-    return Finding(kind, severity, title, advice, len(examples), tuple(examples))

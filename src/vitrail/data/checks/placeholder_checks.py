@@ -14,7 +14,7 @@ from vitrail.data.checks.copy_checks import example_of_copies, same_bytes
 from vitrail.data.checks.examine import Examined
 from vitrail.data.checks.perceptual_hash import Small, is_flat
 from vitrail.dataset import Dataset
-from vitrail.findings import Example, Finding, single
+from vitrail.findings import Example, Finding, about_files
 from vitrail.tasks.registry import task_data
 from vitrail.text import counted
 
@@ -67,16 +67,14 @@ def check_placeholders(dataset: Dataset, placeholders: Placeholders) -> list[Fin
     """`dataset` with every item in a part."""
     findings = _repeated(dataset, placeholders.repeated)
     paths = [dataset.items[index].path for index in sorted(placeholders.flat_coloured)]
-    if paths:
-        title = f"{counted(len(paths), 'image is', 'images are')} of a few flat colours, as 'image not available' is"
-        advice = "remove placeholders of missing images; keep a drawing that is meant"
-        findings.append(Finding("placeholder", "warning", title, advice, len(paths), single(paths)))
+    title = f"{counted(len(paths), 'image is', 'images are')} of a few flat colours, as 'image not available' is"
+    advice = "remove placeholders of missing images; keep a drawing that is meant"
+    findings += about_files("placeholder", "warning", title, advice, paths)
     paths = [dataset.items[index].path for index in sorted(placeholders.nearly_blank)]
-    if paths:
-        title = f"{counted(len(paths), 'image is', 'images are')} nearly blank: one colour but for specks"
-        advice = "look at them, and remove what shows nothing"
-        findings.append(Finding("nearly-blank", "warning", title, advice, len(paths), single(paths)))
-    return findings
+    title = f"{counted(len(paths), 'image is', 'images are')} nearly blank: one colour but for specks"
+    return findings + about_files(
+        "nearly-blank", "warning", title, "look at them, and remove what shows nothing", paths
+    )
 
 
 def _repeated(dataset: Dataset, groups: Sequence[Sequence[int]]) -> list[Finding]:
@@ -97,13 +95,11 @@ def _repeated(dataset: Dataset, groups: Sequence[Sequence[int]]) -> list[Finding
         (plain, "warning", ""),
     ]
     advice = "remove every copy: nothing can be learnt from it"
-    findings = []
-    for examples, severity, how in sorts:
-        if examples:
-            images = counted(sum(len(example.files) for example in examples), "image")
-            title = f"{counted(len(examples), 'placeholder stands', 'placeholders stand')} for {images}{how}"
-            finding = Finding("repeated-placeholder", severity, title, advice, len(examples), tuple(examples))
-            findings.append(finding)
+    findings: list[Finding] = []
+    for examples, severity, problem in sorts:
+        images = counted(sum(len(example.files) for example in examples), "image")
+        title = f"{counted(len(examples), 'placeholder stands', 'placeholders stand')} for {images}{problem}"
+        findings += about_files("repeated-placeholder", severity, title, advice, examples)
     return findings
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from vitrail.annotations import AnnotatedImage, Annotation, AnnotationSource
 from vitrail.dataset import SPLITS, split_name
 from vitrail.errors import VitrailError
-from vitrail.findings import Finding, single
+from vitrail.findings import Finding, about_files
 from vitrail.images.exif import Corners
 from vitrail.images.listing import scan, subfolders
 from vitrail.text import counted, listing, nfc, shown
@@ -222,11 +222,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _findings(missing: list[Path], strange: int) -> list[Finding]:
-    findings = []
-    if missing:
-        title = f"{counted(len(missing), 'image is', 'images are')} listed but not there"
-        advice = "restore the files or remove them from the list; they are left out"
-        findings.append(Finding("missing", "error", title, advice, len(missing), single(missing)))
+    title = f"{counted(len(missing), 'image is', 'images are')} listed but not there"
+    advice = "restore the files or remove them from the list; they are left out"
+    findings = about_files("missing", "error", title, advice, missing)
     if strange:
         title = f"{counted(strange, 'annotation belongs', 'annotations belong')} to no image of the file"
         findings.append(Finding("stray-annotations", "error", title, "mend their image_id; they are left out", strange))

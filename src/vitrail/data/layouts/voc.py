@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vitrail.annotations import AnnotatedImage, Annotation, AnnotationSource
+from vitrail.data.layouts.annotation_files import check_annotation_files
 from vitrail.dataset import SPLITS, split_name
 from vitrail.errors import VitrailError
-from vitrail.findings import Example, Finding, single
+from vitrail.findings import Example, Finding, about_files
 from vitrail.images.exif import Corners
 from vitrail.images.headers import Size
 from vitrail.images.listing import scan, subfolders
@@ -148,21 +149,12 @@ def _order(part: str | None) -> int:
 
 
 def _findings(broken: list[Example], missing: list[Path], bare: list[Path], unlisted: list[Path]) -> list[Finding]:
-    findings = []
-    if broken:
-        title = f"{counted(len(broken), 'annotation')} cannot be read"
-        advice = "mend them; their images are left out"
-        findings.append(Finding("broken-annotations", "error", title, advice, len(broken), tuple(broken)))
-    if missing:
-        title = f"{counted(len(missing), 'annotation has', 'annotations have')} no image"
-        advice = "restore the images or remove the annotations"
-        findings.append(Finding("no-image", "error", title, advice, len(missing), single(missing)))
-    if bare:
-        title = f"{counted(len(bare), 'image has', 'images have')} no annotation"
-        advice = "annotate them, with no object where there is none; they are left out"
-        findings.append(Finding("no-annotation", "warning", title, advice, len(bare), single(bare)))
-    if unlisted:
-        title = f"{counted(len(unlisted), 'image is', 'images are')} in none of the lists of ImageSets/Main"
-        advice = "nothing to do, if that is meant: they are left out"
-        findings.append(Finding("unlisted", "note", title, advice, len(unlisted), single(unlisted)))
-    return findings
+    no_annotation = f"{counted(len(bare), 'image has', 'images have')} no annotation"
+    annotate = "annotate them, with no object where there is none; they are left out"
+    in_no_list = f"{counted(len(unlisted), 'image is', 'images are')} in none of the lists of ImageSets/Main"
+    nothing = "nothing to do, if that is meant: they are left out"
+    return [
+        *check_annotation_files("annotation", broken, missing),
+        *about_files("no-annotation", "warning", no_annotation, annotate, bare),
+        *about_files("unlisted", "note", in_no_list, nothing, unlisted),
+    ]
