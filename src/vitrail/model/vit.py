@@ -98,8 +98,8 @@ class ViT(Encoder):
             embedding = Embedding(embedding.tokens.index_select(1, kept), rope, embedding.grid)  # (B, prefix + K, D)
         # With [CLS] pooling nobody reads the last block's patches, so they are attended to but not carried on: the same
         # answer, for 7 % fewer multiply-adds in S/16.
-        read = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
-        return self.answer(self.encode(embedding, capture, kept, read), capture)
+        carry = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
+        return self.answer(self.encode(embedding, capture, kept, carry), capture)
 
     def answer(self, x: Tensor, capture: Capture | None = None) -> Tensor:
         """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes).
@@ -210,9 +210,9 @@ class ViT(Encoder):
             grid=grid,
         )
 
-    def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, read: int | None = None) -> Embedding:
+    def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
         """YOLOS adds positions after every block but the last; others add none."""
-        tokens = self.blocks[index](x.tokens, x.rope, read)
+        tokens = self.blocks[index](x.tokens, x.rope, carry)
         if self.block_positions is not None and index < self.depth - 1:
             table = self.block_positions(index, x.grid)  # (prefix + N, D)
             tokens = tokens + (table if kept is None else table.index_select(0, kept)).to(tokens.dtype)

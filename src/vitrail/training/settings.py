@@ -158,8 +158,7 @@ class Augment(Section):
     )
     flip: str | None = optional(
         "auto",
-        "off when it changes the label; not set: horizontal, but none for digits, letters, left and right, and where "
-        "the pictures of a class are taken from one side",
+        "not set: horizontal, but none for digits, letters, left and right, and classes shown from one side only",
         choices=("none", "horizontal", "vertical", "both"),
     )
     policy: str | None = optional(

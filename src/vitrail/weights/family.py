@@ -75,6 +75,11 @@ def count_blocks(tensors: Mapping[str, Tensor], before: str, after: str = ".") -
     return len(blocks)
 
 
+def notes_on_unused(tensors: Mapping[str, Tensor], unused: Mapping[str, str]) -> list[str]:
+    """The notes on tensors that are there and that Vitrail does not use. unused: start of their names -> note or ""."""
+    return [note for start, note in unused.items() if note and any(name.startswith(start) for name in tensors)]
+
+
 def native_size(
     positions: int, patch_size: tuple[int, int], settings: Mapping[str, Any], stored: Any = None
 ) -> tuple[int, int]:

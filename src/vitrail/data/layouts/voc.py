@@ -152,9 +152,9 @@ def _findings(broken: list[Example], missing: list[Path], bare: list[Path], unli
     no_annotation = f"{counted(len(bare), 'image has', 'images have')} no annotation"
     annotate = "annotate them, with no object where there is none; they are left out"
     in_no_list = f"{counted(len(unlisted), 'image is', 'images are')} in none of the lists of ImageSets/Main"
-    nothing = "nothing to do, if that is meant: they are left out"
+    left_out = "nothing to do, if that is meant: they are left out"
     return [
         *check_annotation_files("annotation", broken, missing),
         *about_files("no-annotation", "warning", no_annotation, annotate, bare),
-        *about_files("unlisted", "note", in_no_list, nothing, unlisted),
+        *about_files("unlisted", "note", in_no_list, left_out, unlisted),
     ]

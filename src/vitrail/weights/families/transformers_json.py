@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.tasks.registry import DEFAULT_TASK
@@ -208,11 +206,6 @@ def head_json(classes: int, labels: list[str] | None, task: str) -> dict[str, An
         return {**values, "num_labels": classes}
     id2label = {str(i): label for i, label in enumerate(labels)}
     return {**values, "id2label": id2label, "label2id": {label: i for i, label in enumerate(labels)}}
-
-
-def left_out(tensors: Mapping[str, Tensor], ignored: Mapping[str, str]) -> list[str]:
-    """A sentence for each part that is there and that the image encoder does not use, but for those not worth one."""
-    return [why for start, why in ignored.items() if why and any(name.startswith(start) for name in tensors)]
 
 
 # ---- preprocessor_config.json

@@ -14,13 +14,12 @@ from vitrail.weights.families.transformers_json import (
     Usual,
     encoder_fields,
     known_type,
-    left_out,
     read_labels,
     read_preprocessing,
     read_task,
     said,
 )
-from vitrail.weights.family import Foreign, count_blocks, shape_of
+from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours
 from vitrail.weights.preprocessing import CLIP, HALF, Preprocessing
 from vitrail.weights.source import Source
@@ -81,7 +80,7 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     tower = _tower_config(whole)
     usual = _usual(whole, tensors)
     head, ignored = _head_fields(tensors)
-    notes = left_out(tensors, ignored)
+    notes = notes_on_unused(tensors, ignored)
     if not tower:
         notes.append(f"there is no config.json: hidden_act {usual.hidden_act!r} was assumed, as published first")
     if head["pool"] == "mean" and not head["classes"]:

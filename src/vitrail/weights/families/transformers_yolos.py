@@ -15,12 +15,11 @@ from vitrail.weights.families.transformers_json import (
     Usual,
     encoder_fields,
     known_type,
-    left_out,
     read_labels,
     read_normalisation,
     said,
 )
-from vitrail.weights.family import Foreign, count_blocks, shape_of
+from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours
 from vitrail.weights.preprocessing import IMAGENET, Preprocessing
 from vitrail.weights.source import Source
@@ -79,7 +78,7 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
         known_type(stored["model_type"], TYPES)
     if CLASSES not in tensors:
         raise VitrailError(f"the weights lack {CLASSES}: load a YOLOS with its heads (YolosForObjectDetection)")
-    notes = left_out(tensors, IGNORED)
+    notes = notes_on_unused(tensors, IGNORED)
     queries = shape_of(tensors, QUERIES, 3)[1]
     fields, heads_from = encoder_fields(stored, USUAL, _shapes(tensors, queries), settings)
     config = ViTConfig(
