@@ -124,8 +124,12 @@ class ViTConfig:
     @property
     def prefix(self) -> int:
         """How many tokens stand before the patches: [CLS], distillation, registers, queries."""
-        among = self.queries if self.head in QUERIES_AMONG_TOKENS else 0
-        return int(self.cls_token) + int(self.distillation) + self.registers + among
+        return int(self.cls_token) + int(self.distillation) + self.registers + self.query_tokens
+
+    @property
+    def query_tokens(self) -> int:
+        """The queries that go through the encoder among the patches; those of other heads come after it."""
+        return self.queries if self.head in QUERIES_AMONG_TOKENS else 0
 
     @property
     def is_dense(self) -> bool:

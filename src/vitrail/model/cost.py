@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
+from vitrail.model.config import ViTConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -174,8 +174,7 @@ def _dense_head_multiply_adds(config: ViTConfig) -> int:
         tensor.data.zero_()  # what happens to lie in memory may be no number
     patches = torch.zeros(1, config.patches, config.width)
     images = torch.zeros(1, config.channels, *config.image_size)
-    among = config.queries if config.head in QUERIES_AMONG_TOKENS else 0
-    queries = torch.zeros(1, among, config.width)
+    queries = torch.zeros(1, config.query_tokens, config.width)
     seen = EncoderFeatures(images, _stem_maps(config), config.grid, (patches,) * len(head.out_indices), queries)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         head(seen)

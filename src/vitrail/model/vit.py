@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.model.block import Block, LayerScaleDropPath
-from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
+from vitrail.model.config import ViTConfig
 from vitrail.model.encoder import Capture, Embedding, Encoder
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
 from vitrail.model.heads.linear_head import LinearHead
@@ -43,8 +43,7 @@ class ViT(Encoder):
         self.cls_token = nn.Parameter(torch.empty(1, config.width)) if config.cls_token else None
         self.distillation_token = nn.Parameter(torch.empty(1, config.width)) if config.distillation else None
         self.registers = nn.Parameter(torch.empty(config.registers, config.width)) if config.registers else None
-        among = config.queries if config.head in QUERIES_AMONG_TOKENS else 0
-        self.queries = nn.Parameter(torch.empty(among, config.width)) if among else None
+        self.queries = nn.Parameter(torch.empty(config.query_tokens, config.width)) if config.query_tokens else None
         self.positions = build_positions(config)
         self.rotary = RotaryPositions(config) if config.positions == "rotary" else None
         self.block_positions = BlockPositions(config) if config.block_positions and config.depth > 1 else None

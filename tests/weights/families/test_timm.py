@@ -168,7 +168,7 @@ def test_every_architecture_is_read_or_refused(architecture: str) -> None:
 
 def test_names_of_architectures_are_needed() -> None:
     """The test above would pass by luck if a name told nothing."""
-    read = [family.read_told(Source("", "", {}, config={"architecture": name})) for name in ARCHITECTURES]
+    read = [family.read_timm_config(Source("", "", {}, config={"architecture": name})) for name in ARCHITECTURES]
     assert {told.activation for told in read} == {"gelu", "gelu_tanh", "quick_gelu"}
     assert {told.heads[0] for told in read} == {None, 16, 2, 3}
     assert len(ARCHITECTURES) > 150

@@ -90,10 +90,10 @@ class CheckReport:
 
     def summary(self) -> str:
         """How much was looked at, and the verdict."""
-        how = "looked at the headers of" if self.fast else "decoded"
+        action = "looked at the headers of" if self.fast else "decoded"
         numbers = ", ".join(counted(self.count(s), s) for s in SEVERITIES if self.count(s)) or "nothing to say"
         verdict = "; mend the errors before training" if self.exit_code else ""
-        return f"{how} {counted(len(self.examined), 'file')} in {self.seconds:.1f} s: {numbers}{verdict}"
+        return f"{action} {counted(len(self.examined), 'file')} in {self.seconds:.1f} s: {numbers}{verdict}"
 
 
 def check_dataset(

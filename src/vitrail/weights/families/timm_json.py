@@ -28,7 +28,7 @@ HEADS = ((r"base_patch16_gap_224", 16), (r"^test_vit2?$", 2), (r"^test_vit", 3))
 
 
 @dataclass(frozen=True)
-class Metrics:
+class TimmConfig:
     """All empty for a bare file."""
 
     architecture: str = ""
@@ -94,16 +94,16 @@ class Metrics:
             raise VitrailError(f"timm's {self.architecture} has {what}, and only plain ViTs are read")
 
 
-def read_told(source: Source) -> Metrics:
+def read_timm_config(source: Source) -> TimmConfig:
     stored = source.config
     if not isinstance(stored.get("architecture"), str):
-        return Metrics()
+        return TimmConfig()
     # in older folders what is now under pretrained_cfg lies beside the architecture
     pretrained = stored.get("pretrained_cfg", stored)
     arguments = stored.get("model_args", {})
     if not isinstance(pretrained, dict) or not isinstance(arguments, dict):
         raise VitrailError("its config.json has pretrained_cfg or model_args that are no objects of named fields")
-    return Metrics(
+    return TimmConfig(
         architecture=stored["architecture"],
         arguments=arguments,
         pretrained=pretrained,
@@ -112,15 +112,15 @@ def read_told(source: Source) -> Metrics:
     )
 
 
-def read_preprocessing(told: Metrics, config: ViTConfig, file: str) -> tuple[Preprocessing, list[str]]:
+def read_preprocessing(timm_config: TimmConfig, config: ViTConfig, file: str) -> tuple[Preprocessing, list[str]]:
     """From pretrained_cfg, and what was assumed or changed."""
-    stored = told.pretrained
+    stored = timm_config.pretrained
     notes: list[str] = []
     mean, std = stored.get("mean"), stored.get("std")
     if mean is None or std is None:
         mean, std = _usual_normalisation(config, file)
         notes.append(f"nothing tells how its pixels were normalised: mean {mean} and std {std} were assumed")
-    size = told.input_size or config.image_size
+    size = timm_config.input_size or config.image_size
     whole = tuple(max(side // patch, 1) * patch for side, patch in zip(size, config.patch_size, strict=True))
     if whole != size:
         notes.append(f"images are brought to {whole}, whole patches, not to the {size} it was published with")

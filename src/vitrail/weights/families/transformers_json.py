@@ -87,8 +87,8 @@ class Shapes:
         return self.patch[2], self.patch[3]
 
 
-def said(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What a JSON file does say: transformers writes null for what it leaves open."""
+def without_nulls(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What a JSON file says: transformers writes null for what it leaves open."""
     return {name: value for name, value in stored.items() if value is not None}
 
 
@@ -129,8 +129,8 @@ def _check_expressible(stored: Mapping[str, Any], shapes: Shapes) -> None:
     for name in INEXPRESSIBLE:
         if stored.get(name):
             raise VitrailError(f"config.json has {name} {stored[name]!r}, which a plain ViT does not have"[:200])
-    found = {"hidden_size": shapes.width, "num_hidden_layers": shapes.depth, "num_channels": shapes.channels}
-    for name, number in found.items():
+    from_weights = {"hidden_size": shapes.width, "num_hidden_layers": shapes.depth, "num_channels": shapes.channels}
+    for name, number in from_weights.items():
         if stored.get(name, number) != number:
             raise VitrailError(f"config.json has {name} {stored[name]!r}, but the weights have {number}")
     if "patch_size" in stored and _pair("patch_size", stored["patch_size"]) != shapes.patch_size:
@@ -224,7 +224,7 @@ def read_preprocessing(stored: Mapping[str, Any], usual: Usual, config: ViTConfi
         )
         return published
     kind = re.match(r"(\w+?)(ImageProcessor|FeatureExtractor)", _processor_type(stored))
-    values = {**PROCESSORS.get(kind[1] if kind else "", PROCESSORS[usual.processor]), **said(stored)}
+    values = {**PROCESSORS.get(kind[1] if kind else "", PROCESSORS[usual.processor]), **without_nulls(stored)}
     size, resize, fraction = _resizing(values, notes)
     whole = whole_patches(size, config.patch_size)
     if whole != size:
@@ -284,7 +284,7 @@ def read_normalisation(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std alone: of a processor whose images keep their own aspect."""
     published = {"image_mean": usual.preprocessing.mean, "image_std": usual.preprocessing.std}
-    return _normalisation({**published, **said(stored)}, channels)
+    return _normalisation({**published, **without_nulls(stored)}, channels)
 
 
 def _normalisation(values: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

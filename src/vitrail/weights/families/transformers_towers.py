@@ -17,7 +17,7 @@ from vitrail.weights.families.transformers_json import (
     read_labels,
     read_preprocessing,
     read_task,
-    said,
+    without_nulls,
 )
 from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours
@@ -76,7 +76,7 @@ def recognises(source: Source) -> bool:
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in source.tensors.items()}
-    whole = said(source.config)
+    whole = without_nulls(source.config)
     tower = _tower_config(whole)
     usual = _usual(whole, tensors)
     head, ignored = _head_fields(tensors)
@@ -112,7 +112,9 @@ def _tower_config(whole: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(inside, dict):
         return dict(whole)
     newer = whole.get("vision_config_dict", {})  # some files have both, and then this one holds
-    return said({"model_type": whole.get("model_type"), **inside, **(newer if isinstance(newer, dict) else {})})
+    return without_nulls(
+        {"model_type": whole.get("model_type"), **inside, **(newer if isinstance(newer, dict) else {})}
+    )
 
 
 def _usual(stored: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Usual:

@@ -25,7 +25,7 @@ from vitrail.weights.families.transformers_json import (
     read_labels,
     read_preprocessing,
     read_task,
-    said,
+    without_nulls,
 )
 from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
@@ -104,7 +104,7 @@ def recognises(source: Source) -> bool:
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     tensors = _without_prefix(source.tensors)
-    stored = said(source.config)
+    stored = without_nulls(source.config)
     kind = _kind(stored, tensors)
     notes = notes_on_unused(tensors, IGNORED)
     if DISTILLATION in tensors and "classifier.weight" in tensors:
