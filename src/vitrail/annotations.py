@@ -63,7 +63,7 @@ class AnnotationSource:
     table: Path | None = None
 
     def annotations(self) -> list[Annotation]:
-        """Of all images, one after another."""
+        """The annotations of all images, one after another."""
         return [annotation for image in self.images for annotation in image.annotations]
 
 

@@ -31,6 +31,7 @@ COMPLETION = "_VITRAIL_COMPLETE"  # the variable by which a shell asks what may 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the result is the exit code."""
     logging.getLogger("vitrail").addHandler(logging.NullHandler())  # the commands print a model's notes themselves
     arguments = list(sys.argv[1:] if argv is None else argv)
     group = command_group()

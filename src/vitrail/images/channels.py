@@ -85,7 +85,7 @@ def eight_bit(values: NDArray[Any], bits: int | None = None) -> NDArray[np.uint8
 
 
 def is_deep(image: Image.Image) -> bool:
-    """More than 8 bits a pixel, which then has to be scaled."""
+    """Whether an image has more than 8 bits a channel, which are then scaled."""
     return image.mode in _DEEP
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def inside(points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(N, 2) corners as x, y in pixels, from the upper left corner of the picture -> (H, W).
+    """(N, 2) corners as x, y in pixels, from the upper left corner of the picture -> (H, W), True inside.
 
     Every edge toggles the pixels to its right, in the rows whose centre it crosses; what was toggled an odd number of
     times is inside.

@@ -65,6 +65,7 @@ class ViT(Encoder):
 
     @property
     def prefix(self) -> int:
+        """The number of tokens before the patches."""
         return self.config.prefix
 
     def forward(
@@ -118,6 +119,7 @@ class ViT(Encoder):
         return outputs
 
     def norm_tokens(self, x: Tensor) -> Tensor:
+        """The final norm, where it is one over tokens: (B, M, D) -> (B, M, D)."""
         return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
 
     def pool_tokens(self, x: Tensor) -> Tensor:
@@ -125,6 +127,7 @@ class ViT(Encoder):
         return self.norm_pooled(self.pool(x))
 
     def pool_weights(self, x: Tensor) -> Tensor:
+        """(B, M, D), after `norm_tokens` -> (B, M): how much of each token is in the pooled vector. Rows sum to 1."""
         return self.pool.weights(x)
 
     def pool_attention(self, x: Tensor) -> Tensor:
@@ -210,7 +213,7 @@ class ViT(Encoder):
         )
 
     def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
-        """YOLOS adds positions after every block but the last; others add none."""
+        """One block. YOLOS adds positions after every block but the last; others add none."""
         tokens = self.blocks[index](x.tokens, x.rope, carry)
         if self.block_positions is not None and index < self.depth - 1:
             table = self.block_positions(index, x.grid)  # (prefix + N, D)
@@ -225,7 +228,7 @@ class ViT(Encoder):
 
     @property
     def patch_inputs(self) -> int:
-        """The numbers of a patch that the stem's last linear map takes."""
+        """How many numbers of a patch the stem's last linear map takes."""
         return self.stem.projection.in_features  # type: ignore[union-attr, return-value]
 
     def prefix_vectors(self) -> Tensor | None:
@@ -257,7 +260,7 @@ class ViT(Encoder):
         return self.stem.cnn if isinstance(self.stem, FeatureStem) else None
 
     def first_convolution(self) -> nn.Conv2d | None:
-        """Of a conv stem."""
+        """The first convolution of a conv stem; None with another stem."""
         return self.stem.first_convolution if isinstance(self.stem, ConvStem) else None
 
     def freeze_stem_statistics(self, frozen: bool) -> None:

@@ -40,6 +40,7 @@ class Checkpoint:
 
     @property
     def config(self) -> ViTConfig:
+        """The config of its model."""
         return self.model.config
 
     @property

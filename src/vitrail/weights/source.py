@@ -92,6 +92,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[str
 
 
 def find_weights(folder: Path) -> Path:
+    """The weight file of a folder: one of the usual names, or the only one there."""
     for name in FILES:
         if (folder / name).is_file():
             return folder / name

@@ -57,6 +57,7 @@ class CheckReport:
         return [one.digest for one in self.examined]
 
     def count(self, severity: str) -> int:
+        """How many findings have this severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     def facts(self) -> dict[str, dict[str, int]]:
@@ -69,6 +70,7 @@ class CheckReport:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """The report as `vitrail check --json` prints it."""
         dataset = self.dataset
         return {
             "data": shown(dataset.table or dataset.root),

@@ -31,7 +31,9 @@ _NEAR = _CopyKind("near-copies", "images that look the same", "warning")
 def check_copies(
     dataset: Dataset, examined: Sequence[Examined], automatic: bool, placeholders: Container[int] = ()
 ) -> list[Finding]:
-    """`dataset` with every item in a part, by the user or `automatic`; `examined` in the order of its items.
+    """Images that are there more than once: identical files, and files that look the same.
+
+    `dataset` has every item in a part, by the user or `automatic`; `examined` is in the order of its items.
     placeholders: indices of items that stand for missing images. Their copies are another finding's."""
     exact = [group for group in same_bytes(examined) if group[0] not in placeholders]
     near = [group for group in _look_alikes(examined, exact) if not all(index in placeholders for index in group)]

@@ -23,6 +23,8 @@ _TARGET = (64, 64)  # a JPEG may be decoded this small: all of its data is still
 
 @dataclass(slots=True)
 class Examined:
+    """What one look at a file showed."""
+
     path: Path
     digest: bytes = b""  # of the bytes; empty where they could not be read
     problem: UnreadableImage | None = None

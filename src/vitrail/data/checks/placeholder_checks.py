@@ -31,7 +31,7 @@ DARK = 40  # brightest level of a ground that may be a night sky, which is not c
 
 @dataclass(frozen=True)
 class Placeholders:
-    """Indices of items."""
+    """Items that stand for missing images, by their indices."""
 
     nearly_blank: frozenset[int] = frozenset()
     flat_coloured: frozenset[int] = frozenset()
@@ -39,12 +39,15 @@ class Placeholders:
 
     @property
     def indices(self) -> frozenset[int]:
+        """All of them together."""
         return self.nearly_blank | self.flat_coloured | {index for group in self.repeated for index in group}
 
 
 def find_placeholders(dataset: Dataset, examined: Sequence[Examined]) -> Placeholders:
-    """`examined` in the order of the dataset's items. Nothing after a fast look, which sees no pixels."""
-    smalls = {index: one.small for index, one in enumerate(examined) if one.small is not None and one.problem is None}
+    """The placeholders; `examined` in the order of the items. None after a fast look, which sees no pixels."""
+    smalls = {
+        index: look.small for index, look in enumerate(examined) if look.small is not None and look.problem is None
+    }
     if not smalls:
         return Placeholders()
     even = _nearly_even(smalls)
@@ -64,7 +67,7 @@ def find_placeholders(dataset: Dataset, examined: Sequence[Examined]) -> Placeho
 
 
 def check_placeholders(dataset: Dataset, placeholders: Placeholders) -> list[Finding]:
-    """`dataset` with every item in a part."""
+    """What to report about them. `dataset` with every item in a part."""
     findings = _repeated(dataset, placeholders.repeated)
     paths = [dataset.items[index].path for index in sorted(placeholders.flat_coloured)]
     title = f"{counted(len(paths), 'image is', 'images are')} of a few flat colours, as 'image not available' is"

@@ -33,6 +33,7 @@ def find_voc(root: Path) -> list[Path]:
 
 
 def read_voc(root: Path, folders: list[Path]) -> AnnotationSource:
+    """All images that have an annotation, with their objects; problems with files become findings."""
     lists, entries, broken, missing, bare = _lists(root), [], [], [], []
     for folder in folders:
         images = _images(folder)

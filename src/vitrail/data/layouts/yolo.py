@@ -52,6 +52,7 @@ def find_yolo(root: Path) -> list[YoloFolders]:
 
 
 def read_yolo(root: Path, pairs: list[YoloFolders], options: DenseOptions) -> AnnotationSource:
+    """All images with their objects, of which there may be none; problems with files become findings."""
     names, _ = class_names(options, root)
     source = AnnotationSource(root, "yolo", [], [])
     bare, broken, strays = [], [], []

@@ -34,11 +34,13 @@ TIMMS_OWN = ("reg_token", "norm_pre.", "attn_pool.", "blocks.0.attn.q_norm.", "b
 
 
 def recognises(source: Source) -> bool:
+    """Whether it is a DeiT or DINO as Meta published it: timm's names, but not timm's config.json."""
     of_timm = read_timm_config(source).architecture
     return not of_timm and timm.has_names(_timm_names(source.tensors)) and _kind(source) is not None
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """Meta's tensors, which timm's names fit, with Meta's preprocessing."""
     kind = _kind(source) or (DEIT if "head.weight" in source.tensors else DINO)
     tensors = _timm_names(source.tensors)
     tensors, config, heads_from = timm.network(tensors, settings, TimmConfig(), resample=kind.resample)

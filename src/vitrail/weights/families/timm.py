@@ -58,15 +58,17 @@ TENSORS = {
 
 
 def names(config: ViTConfig) -> Names:
-    """timm calls the final norm `fc_norm` when it comes after pooling."""
+    """Our names and timm's. timm calls the final norm `fc_norm` when it comes after pooling."""
     return Names(modules={**MODULES, "norm": "fc_norm" if config.final_norm == "pooled" else "norm"}, tensors=TENSORS)
 
 
 def has_names(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether tensors have the names of timm's VisionTransformer."""
     return "patch_embed.proj.weight" in tensors and "blocks.0.attn.qkv.weight" in tensors
 
 
 def recognises(source: Source) -> bool:
+    """Whether the tensors have timm's names."""
     return has_names(source.tensors)
 
 
@@ -76,6 +78,7 @@ CLIP_PROJECTIONS = (512, 640, 768, 1024, 1280)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """timm's tensors and config.json as a config, tensors and preprocessing of ours."""
     timm_config = read_timm_config(source)
     tensors, config, heads_from = network(source.tensors, settings, timm_config)
     preprocessing, changed = read_preprocessing(timm_config, config, source.file)

@@ -67,7 +67,7 @@ class Usual:
 
 @dataclass(frozen=True)
 class Shapes:
-    """What the tensors themselves tell."""
+    """What the shapes of the tensors show."""
 
     patch: tuple[int, ...]  # of the convolution over patches: (D, C, P, P)
     depth: int
@@ -76,14 +76,17 @@ class Shapes:
 
     @property
     def width(self) -> int:
+        """D, the width of a token."""
         return self.patch[0]
 
     @property
     def channels(self) -> int:
+        """C, the channels of an image."""
         return self.patch[1]
 
     @property
     def patch_size(self) -> tuple[int, int]:
+        """(height, width) of a patch."""
         return self.patch[2], self.patch[3]
 
 
@@ -96,6 +99,7 @@ def without_nulls(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_type(name: Any, types: Mapping[str, Usual]) -> str:
+    """The model_type, if it is one of these; VitrailError otherwise."""
     if not isinstance(name, str) or name not in types:
         raise VitrailError(f"config.json has model_type {name!r}; read as plain ViTs are {', '.join(types)}")
     return name
@@ -174,6 +178,7 @@ def _image_size(stored: Mapping[str, Any], shapes: Shapes, settings: Mapping[str
 
 
 def read_task(stored: Mapping[str, Any], classes: int) -> str:
+    """Our name of the task: from problem_type, else by the number of outputs."""
     if not classes:
         return "embed"
     # one output and nothing said: transformers trains it as a number
@@ -312,7 +317,7 @@ def _interpolation(number: Any) -> str:
 
 
 def preprocessor_json(preprocessing: Preprocessing, notes: list[str]) -> dict[str, Any]:
-    """A processor of transformers that does the same, as far as one can."""
+    """The preprocessor_config.json of a processor that does the same; where none can, that is added to the notes."""
     height, width = preprocessing.size
     values: dict[str, Any] = {
         "do_resize": True,
@@ -339,6 +344,7 @@ def preprocessor_json(preprocessing: Preprocessing, notes: list[str]) -> dict[st
 
 
 def whole_patches(size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
+    """The size cut down to whole patches, at least one a side."""
     height, width = (max(patch, side // patch * patch) for side, patch in zip(size, patch_size, strict=True))
     return height, width
 

@@ -71,10 +71,12 @@ TYPES = {"clip": _CLIP, "clip_vision_model": _CLIP, "siglip": _SIGLIP, "siglip_v
 
 
 def recognises(source: Source) -> bool:
+    """Whether there is a patch embedding under CLIP's and SigLIP's name."""
     return any(name.endswith(PATCHES) for name in source.tensors)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """The image tower as a config, tensors and preprocessing of ours; what is left out is noted."""
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in source.tensors.items()}
     whole = without_nulls(source.config)
     tower = _tower_config(whole)

@@ -99,10 +99,12 @@ MARKS = {  # the beginning of a name -> the type it gives away, where config.jso
 
 
 def recognises(source: Source) -> bool:
+    """Whether there is a patch embedding under the name that transformers' ViTs share."""
     return any(name.endswith(f"{PATCHES}.weight") for name in source.tensors)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """transformers' tensors and JSON files as a config, tensors and preprocessing of ours."""
     tensors = _without_prefix(source.tensors)
     stored = without_nulls(source.config)
     kind = _kind(stored, tensors)

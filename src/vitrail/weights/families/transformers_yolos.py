@@ -66,10 +66,12 @@ TYPES = {"yolos": USUAL}
 
 
 def recognises(source: Source) -> bool:
+    """Whether there are detection tokens."""
     return any(name.endswith(QUERIES) for name in source.tensors)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """YOLOS as a config, tensors and preprocessing of ours, its tokens in our order."""
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in source.tensors.items()}
     if IN_MEMORY in tensors:
         tensors[BLOCK_POSITIONS] = tensors.pop(IN_MEMORY)
