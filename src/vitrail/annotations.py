@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitrail.findings import Example, Finding
+from vitrail.findings import Example, Finding, about_files
 from vitrail.images.exif import Corners, made_as_stored
 from vitrail.images.headers import Header, Size, headers
 from vitrail.text import counted
@@ -63,6 +63,7 @@ class AnnotationSource:
     table: Path | None = None
 
     def annotations(self) -> list[Annotation]:
+        """The annotations of all images, one after another."""
         return [annotation for image in self.images for annotation in image.annotations]
 
 
@@ -84,8 +85,6 @@ def fit_to_images(images: Sequence[AnnotatedImage]) -> tuple[FittingImages, list
             (height, width), (tall, wide) = header.size, claimed
             note = f"is {width} x {height} upright, annotated as {wide} x {tall}"
             odd.append(Example((image.path,), note))
-    if not odd:
-        return fitting, []
     title = f"{counted(len(odd), 'image has', 'images have')} another size than their annotation says"
     advice = "annotate the images as they are, or put back those that were annotated; they are left out"
-    return fitting, [Finding("sizes-differ", "error", title, advice, len(odd), tuple(odd))]
+    return fitting, about_files("sizes-differ", "error", title, advice, odd)

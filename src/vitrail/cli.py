@@ -33,6 +33,7 @@ COMPLETION = "_VITRAIL_COMPLETE"  # the variable by which a shell asks what may 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the result is the exit code."""
     logging.getLogger("vitrail").addHandler(logging.NullHandler())  # the commands print a model's notes themselves
     if argv is None:
         collect_less_garbage()

@@ -62,6 +62,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Dataset:
+    """A set of images with their targets, read but not decoded."""
+
     root: Path  # what paths are shown relative to
     layout: str  # how it lies on disk
     task: str  # the name of the task that it is for
@@ -72,6 +74,7 @@ class Dataset:
 
     @property
     def has_validation(self) -> bool:
+        """Whether some of its images are a validation part already."""
         return any(item.split == "val" for item in self.items)
 
     @property
@@ -91,4 +94,5 @@ class Dataset:
         return [counts[number] for number in range(len(self.labels))]
 
     def replace(self, **changes: object) -> Dataset:
+        """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]

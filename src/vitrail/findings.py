@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One kind of thing that was noticed, with all files that have it."""
+
     kind: str  # for programs: never changes
     severity: str
     title: str  # what: "3 files cannot be read"
@@ -31,6 +33,7 @@ class Finding:
     examples: tuple[Example, ...] = ()  # all of them; who shows them shows the first few
 
     def to_dict(self, root: Path) -> dict[str, Any]:
+        """As JSON has it; files are named from `root` on."""
         return {
             "kind": self.kind,
             "severity": self.severity,
@@ -44,7 +47,14 @@ class Finding:
         }
 
 
+def about_files(kind: str, severity: str, title: str, advice: str, files: Sequence[Path | Example]) -> list[Finding]:
+    """One finding that counts these files or examples; none where there are none."""
+    examples = tuple(file if isinstance(file, Example) else Example((file,)) for file in files)
+    return [Finding(kind, severity, title, advice, len(examples), examples)] if examples else []
+
+
 def single(files: Iterable[Path]) -> tuple[Example, ...]:
+    """Each file as an example of its own."""
     return tuple(Example((file,)) for file in files)
 
 

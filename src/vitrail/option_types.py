@@ -24,7 +24,7 @@ def whole_number(text: str) -> int:
 
 
 def whole_numbers(text: str) -> list[int]:
-    """'0,5,-1'."""
+    """'0,5,-1' is [0, 5, -1]."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -49,7 +49,7 @@ def size(text: str) -> tuple[int, int]:
 
 
 def port(text: str) -> int:
-    """Of TCP; 0 lets the system choose one."""
+    """A TCP port; 0 lets the system choose one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise ValueError(f"{text!r} is not a port: a whole number from 0 to 65535")
     return int(text)

@@ -38,13 +38,16 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
+        """Whether it is a flag without a value."""
         return self.default is False
 
     @property
     def choice_names(self) -> tuple[str, ...]:
+        """The values that are allowed; empty: any."""
         return tuple(self.choices() if callable(self.choices) else self.choices)
 
     def shell_name(self, name: str) -> str:
+        """`--batch-size` for batch_size."""
         return self.flag or "--" + name.replace("_", "-")
 
     def described(self) -> str:

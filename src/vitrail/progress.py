@@ -42,6 +42,7 @@ class ProgressBar:
 
     @property
     def seconds(self) -> float:
+        """Seconds since the bar began."""
         return time.perf_counter() - self.begun
 
     def step(self) -> None:
@@ -64,6 +65,7 @@ class ProgressBar:
             print(line, file=self.stream, flush=True)
 
     def close(self) -> None:
+        """Take the bar away; nothing happens if there is none."""
         if self._display is not None:
             self._display.stop()
             self._display = None

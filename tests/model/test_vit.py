@@ -229,26 +229,26 @@ def test_checkpointing_recomputes_nothing_without_gradients(lively):
 # ---- precisions and devices
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_double_model_works_at_home_and_elsewhere(lively, kind):
-    single = lively(tiny(positions=kind, registers=1))
-    double = copy.deepcopy(single).double()
+def answers_in(dtype, single):
+    """The answers of a network's copy in `dtype`, and its own, at its native size and at another."""
+    model = copy.deepcopy(single).to(dtype)
     for size in [(16, 16), (8, 24)]:
         images = pictures(2, *size)
-        answer = double(images.double())
-        assert answer.dtype == torch.float64
-        torch.testing.assert_close(answer.float(), single(images), atol=1e-4, rtol=1e-4)
+        answer = model(images.to(dtype))
+        assert answer.dtype == dtype
+        yield answer.float(), single(images)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_double_model_works_at_home_and_elsewhere(lively, kind):
+    for answer, expected in answers_in(torch.float64, lively(tiny(positions=kind, registers=1))):
+        torch.testing.assert_close(answer, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bfloat16_model_works_at_home_and_elsewhere(lively, kind):
-    single = lively(tiny(positions=kind, registers=1))
-    half = copy.deepcopy(single).bfloat16()
-    for size in [(16, 16), (8, 24)]:
-        images = pictures(2, *size)
-        answer = half(images.bfloat16())
-        assert answer.dtype == torch.bfloat16
-        assert (answer.float() - single(images)).norm() / single(images).norm() < 0.1
+    for answer, expected in answers_in(torch.bfloat16, lively(tiny(positions=kind, registers=1))):
+        assert (answer - expected).norm() / expected.norm() < 0.1
 
 
 @pytest.mark.parametrize("computes_bf16", [False, True])

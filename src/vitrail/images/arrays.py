@@ -17,10 +17,12 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def is_npy(data: bytes) -> bool:
+    """Whether a file begins as numpy's .npy does."""
     return data.startswith(_NPY)
 
 
 def is_tiff(data: bytes) -> bool:
+    """Whether a file begins as a TIFF does."""
     return data.startswith(_TIFF)
 
 

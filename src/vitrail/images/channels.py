@@ -42,15 +42,15 @@ def from_pillow(image: Image.Image, channels: int, bits: int | None = None) -> N
 def from_array(values: NDArray[Any], channels: int, bits: int | None = None) -> NDArray[np.uint8]:
     """(H, W) or (H, W, C) of any real numbers as uint8 (H, W, channels)."""
     pixels = eight_bit(values[..., None] if values.ndim == 2 else values, bits)
-    found = pixels.shape[2]
-    if found == channels:
+    own_channels = pixels.shape[2]
+    if own_channels == channels:
         return np.ascontiguousarray(pixels)
-    if found == 1 and channels == 3:
+    if own_channels == 1 and channels == 3:
         return np.repeat(pixels, 3, axis=2)
-    if found in (1, 3) and channels in (1, 2, 3, 4):
-        return from_pillow(Image.fromarray(pixels.squeeze(2) if found == 1 else pixels), channels)
+    if own_channels in (1, 3) and channels in (1, 2, 3, 4):
+        return from_pillow(Image.fromarray(pixels.squeeze(2) if own_channels == 1 else pixels), channels)
     hint = ": channels come last (height, width, channels)" if values.shape[0] == channels else ""
-    raise WrongChannels(f"has {found} channels, not the {channels} that are needed{hint}")
+    raise WrongChannels(f"has {own_channels} channels, not the {channels} that are needed{hint}")
 
 
 def eight_bit(values: NDArray[Any], bits: int | None = None) -> NDArray[np.uint8]:
@@ -85,7 +85,7 @@ def eight_bit(values: NDArray[Any], bits: int | None = None) -> NDArray[np.uint8
 
 
 def is_deep(image: Image.Image) -> bool:
-    """More than 8 bits a pixel, which then has to be scaled."""
+    """Whether an image has more than 8 bits a channel, which are then scaled."""
     return image.mode in _DEEP
 
 

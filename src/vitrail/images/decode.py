@@ -60,7 +60,7 @@ for _library in ("PIL", "tifffile"):  # what they log of damaged files is for th
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What the header tells."""
+    """What the header of an image file says."""
 
     format: str  # a value of ENDINGS
     mode: str  # Pillow's, or the dtype of an array
@@ -103,6 +103,7 @@ def read_image(
 
 
 def facts_of(image: Image.Image) -> ImageFacts:
+    """What the header of an open image says; its size is that of the upright picture."""
     turned = orientation(image)
     width, height = image.size if turned < 5 else image.size[::-1]
     transparent = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
@@ -127,7 +128,7 @@ def open_image(data: bytes, name: str) -> Image.Image:
 def decode(
     image: Image.Image, data: bytes, name: str, channels: int = 3, target: tuple[int, int] | None = None
 ) -> Image.Image:
-    """Every pixel, upright."""
+    """All pixels of an opened image, upright."""
     if filled_up(data) or (ImageFile.LOAD_TRUNCATED_IMAGES and ends_early(data)):  # another library may have set that
         raise UnreadableImage(name, "truncated", "is truncated: its end was never written")
     if image.format in ("JPEG", "MPO") and (target is not None or channels == 1):
@@ -160,6 +161,7 @@ def _bytes_of(source: str | Path | bytes) -> tuple[bytes, str]:
 
 
 def read_file(path: Path) -> bytes:
+    """The bytes of a file; UnreadableImage where it is missing, empty or a folder."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -17,6 +17,7 @@ ON_ITS_SIDE = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 
 
 def stored_size(upright: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """(height, width) of the pixels in the file, from that of the upright picture."""
     return upright[::-1] if orientation in ON_ITS_SIDE else upright
 
 
@@ -40,7 +41,7 @@ def turned_pixels(values: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 
 def turned_box(box: Corners, orientation: int, stored: tuple[int, int]) -> Corners:
-    """left, top, right, bottom likewise; a box that ends before it begins stays one that does."""
+    """A box (left, top, right, bottom) as stored -> upright; a box that ends before it begins stays one that does."""
     height, width = stored
     left, top, right, bottom = box
     match orientation:

@@ -19,16 +19,19 @@ Size = tuple[int, int]  # height, width
 
 @dataclass(frozen=True, slots=True)
 class Header:
+    """The size and the EXIF orientation of a picture."""
+
     size: Size  # of the picture as it is read: after its EXIF orientation
     orientation: int = 1
 
 
 def headers(paths: Sequence[Path]) -> list[Header | None]:
-    """Of each picture; None where the file is none, which others report."""
+    """The header of each picture; None where a file is no picture, which others report."""
     return in_threads(header, paths)
 
 
 def header(path: Path) -> Header | None:
+    """The header of one picture, without decoding it; None where the file is no picture."""
     try:
         if path.suffix.lower() == ".npy":
             height, width = np.load(path, mmap_mode="r", allow_pickle=False).shape[:2]

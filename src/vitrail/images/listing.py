@@ -19,10 +19,12 @@ _LITTER = {
 
 
 def is_litter(name: str) -> bool:
+    """Whether a name is that of a hidden file or of one that systems leave behind."""
     return name.startswith(".") or name.casefold() in _LITTER
 
 
 def is_image(name: str) -> bool:
+    """Whether a name has the ending of an image file."""
     return os.path.splitext(name)[1].lower() in ENDINGS
 
 

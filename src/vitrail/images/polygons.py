@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def inside(points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(N, 2) corners as x, y in pixels, from the upper left corner of the picture -> (H, W).
+    """(N, 2) corners as x, y in pixels, from the upper left corner of the picture -> (H, W), True inside.
 
     Every edge toggles the pixels to its right, in the rows whose centre it crosses; what was toggled an odd number of
     times is inside.
@@ -26,11 +26,11 @@ def inside(points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.boo
     share = (rows + 0.5 - upper[edge, 1]) / np.where(fall == 0, 1, fall)
     crossing = upper[edge, 0] + share * (lower[edge, 0] - upper[edge, 0])
     columns = np.clip(np.ceil(crossing - 0.5), 0, width).astype(np.int64)  # the first centre to the right
-    found = np.zeros(size, dtype=np.bool_)
+    mask = np.zeros(size, dtype=np.bool_)
     if rows.size:
         top, bottom, left, right = rows.min(), rows.max() + 1, columns.min(), columns.max()
         toggles = np.zeros((bottom - top, right - left + 1), dtype=np.uint8)
         np.add.at(toggles, (rows - top, columns - left), 1)
         odd = np.cumsum(toggles, axis=1, dtype=np.uint8) & 1  # a byte that overflows is as odd as before
-        found[top:bottom, left:right] = odd[:, :-1]
-    return found
+        mask[top:bottom, left:right] = odd[:, :-1]
+    return mask

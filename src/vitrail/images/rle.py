@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 def decode_rle(counts: str | Sequence[int], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(H, W); a ValueError where the runs do not add up to the picture."""
+    """The mask (H, W) of COCO's run lengths; a ValueError where the runs do not add up to the picture."""
     runs = np.array(_unpacked(counts) if isinstance(counts, str) else counts, dtype=np.int64)
     if (runs < 0).any() or runs.sum() != size[0] * size[1]:
         raise ValueError(f"its runs cover {runs.sum():,} pixels, not {size[1]:,} x {size[0]:,}")

@@ -37,7 +37,7 @@ def what_it_is(data: bytes, formats: Collection[str]) -> tuple[str, str]:
 
 
 def ends_early(data: bytes) -> bool:
-    """A cheap sign of truncation. True only makes it worth decoding: a PNG may have all its pixels, and no end mark."""
+    """Whether a file seems to lack its end, and is worth decoding: a PNG may have all its pixels but no end mark."""
     if data.startswith(b"\xff\xd8\xff"):
         return data.find(b"\xff\xd9", _first_scan(data)) < 0
     if data.startswith(b"\x89PNG"):
@@ -50,7 +50,7 @@ def ends_early(data: bytes) -> bool:
 
 
 def filled_up(data: bytes) -> bool:
-    """A download that stopped after its space was reserved: decoders take the zeros for pixels, without a word.
+    """Whether a download stopped after its space was reserved: decoders take the zeros for pixels, without a word.
 
     JPEG: no end mark. WebP without EXIF behind the pixels, and AVIF: more zeros at the end than compressed pixels have.
     """

@@ -51,4 +51,5 @@ def as_sentences(name: str, data: bytes) -> Iterator[None]:
 
 
 def too_large(name: str) -> UnreadableImage:
+    """The error for an image of more pixels than are decoded."""
     return UnreadableImage(name, "too large", f"has more than {MAX_PIXELS:,} pixels: make it smaller first")

@@ -83,6 +83,8 @@ def _as_in_training(checkpoint: Checkpoint) -> DenseOptions:
 
 
 class EvaluatedImages(NamedTuple):
+    """The model's outputs for the images of a part."""
+
     outputs: Tensor  # (M, ...), of the readable images
     indices: list[int]  # (M,), theirs among the items
     unreadable: list[dict[str, str]]  # image and error of each of the others

@@ -19,7 +19,7 @@ Pixels: TypeAlias = NDArray[np.uint8]
 
 
 class ModelInput(NamedTuple):
-    """One image that was read."""
+    """One image, prepared for the model."""
 
     pixels: Pixels  # (h, w, C), at the model's size
     letterbox: Letterbox | None = None  # for a dense task: where the picture lies in the pixels
@@ -34,7 +34,7 @@ class ImageProcessor:
         self.windows = dense and preprocessing.resize == "window"
 
     def read(self, source: Source, name: str = "the image") -> ModelInput:
-        """Raises UnreadableImage. `name`: what its sentence calls a source that has no path."""
+        """The pixels that the model takes, or UnreadableImage, in which `name` stands for a source without a path."""
         if not self.dense:
             return ModelInput(read_source(source, self.preprocessing, name))
         picture = read_picture(source, self.preprocessing.channels, name)  # at its own size, which the answer is about

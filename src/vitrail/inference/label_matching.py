@@ -59,6 +59,7 @@ class RenumberedTargets:
         self.numbers[: len(numbers)] = torch.tensor(numbers)
 
     def own(self, index: int) -> Tensor:
+        """The target of one image in the model's numbers."""
         return self.task.renumber(self.targets.own(index), self.numbers)
 
 

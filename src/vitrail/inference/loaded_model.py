@@ -64,6 +64,8 @@ def _as_iterable(source: Source | Iterable[Source]) -> Iterable[Source]:
 
 
 def as_model(load: Callable[P, Checkpoint]) -> Callable[P, Model]:
+    """The same `load`, which gives a `Model` instead of a `Checkpoint`."""
+
     @functools.wraps(load)
     def loaded(*positional: P.args, **named: P.kwargs) -> Model:
         checkpoint = load(*positional, **named)

@@ -94,6 +94,7 @@ class Predictor:
 
 
 def numbered(sources: Iterable[Source | Pause]) -> Iterator[Numbered | Pause]:
+    """Each source with its number, from 1; pauses are passed on."""
     number = 0
     for source in sources:
         if isinstance(source, Pause):

@@ -12,10 +12,14 @@ _running = partial(Option, section="How the model is run")
 
 
 class DeviceOptions(TypedDict, total=False):
+    """Where a model runs."""
+
     device: Annotated[str, _running("cuda, mps or cpu", metavar="NAME", default="auto", unset="what is there")]
 
 
 class RunningOptions(DeviceOptions, total=False):
+    """How a model runs over many images."""
+
     batch_size: Annotated[
         int | None, _running("images at once", metavar="N", parse=count, unset="by the model's number of tokens")
     ]

@@ -89,6 +89,7 @@ class WindowMerger:
         self.weight = torch.empty(0)  # (H', W')
 
     def add(self, offset: Offset, logits: Tensor) -> None:
+        """Take in the logits (K, h', w') of the window at this offset."""
         logits = logits.detach().float().cpu()
         if len(self.tiles.offsets) == 1:  # the very numbers of the model
             self.sum, self.weight = logits, torch.ones(logits.shape[1:])

@@ -35,6 +35,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, training: bool
 
 
 def attend_by_matmul(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+    """q (B, heads, Q, d), k and v (B, heads, M, d) -> (B, heads, Q, d), by two matrix products."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, heads, queries, tokens)
     return F.dropout(scores.softmax(dim=-1), dropout).to(v.dtype) @ v  # (B, heads, queries, d)
 
@@ -81,6 +82,7 @@ class SelfAttention(nn.Module):
         return x.permute(2, 0, 3, 1, 4).unbind(0)
 
     def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
+        """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask."""
         q, k, v = self.project(x, rope, queries)
         heads = attend(q, k, v, self.attention_dropout, self.training)  # (B, heads, M, d)
         concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)

@@ -11,6 +11,7 @@ from vitrail.model.config import ViTConfig
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
+    """The MLP's nonlinearity, shape kept; swiglu halves the last dim: one half gates the other."""
     if activation == "swiglu":
         gate, value = x.chunk(2, dim=-1)
         return F.silu(gate) * value
@@ -31,6 +32,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, M, D) -> (B, M, D)."""
         x = self.dropout(activate(self.up(x), self.activation))  # (B, M, mlp_width)
         return self.dropout(self.down(x))  # (B, M, D)
 
@@ -44,6 +46,7 @@ class LayerScaleDropPath(nn.Module):
         self.scale = nn.Parameter(torch.empty(config.width)) if config.layer_scale is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, M, D) -> (B, M, D)."""
         if self.scale is not None:
             x = x * self.scale
         if self.training and self.drop_path > 0:  # a whole image's branch is dropped, the others are scaled up

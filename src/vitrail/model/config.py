@@ -124,8 +124,12 @@ class ViTConfig:
     @property
     def prefix(self) -> int:
         """How many tokens stand before the patches: [CLS], distillation, registers, queries."""
-        among = self.queries if self.head in QUERIES_AMONG_TOKENS else 0
-        return int(self.cls_token) + int(self.distillation) + self.registers + among
+        return int(self.cls_token) + int(self.distillation) + self.registers + self.query_tokens
+
+    @property
+    def query_tokens(self) -> int:
+        """The queries that go through the encoder among the patches; those of other heads come after it."""
+        return self.queries if self.head in QUERIES_AMONG_TOKENS else 0
 
     @property
     def is_dense(self) -> bool:
@@ -139,14 +143,17 @@ class ViTConfig:
 
     @property
     def tokens(self) -> int:
+        """How many tokens the blocks take at the native size: prefix + N."""
         return self.prefix + self.patches
 
     @property
     def head_dim(self) -> int:
+        """d, the dims of one attention head."""
         return self.width // self.heads
 
     @property
     def pooled_width(self) -> int:
+        """The dims of the vector that the head reads."""
         return 2 * self.width if self.pool == "cls_mean" else self.width
 
     # ---- JSON, and a changed copy
@@ -173,14 +180,17 @@ class ViTConfig:
         return ViTConfig(**values)
 
     def to_dict(self) -> dict[str, Any]:
+        """Every field, as JSON has it: lists, not tuples."""
         values = dataclasses.asdict(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_json(self) -> str:
+        """`to_dict` as indented text."""
         return json.dumps(self.to_dict(), indent=2)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ViTConfig:
+        """The config of these fields; VitrailError for a field that does not exist."""
         if not isinstance(values, dict):
             raise VitrailError(f"a config is a JSON object of named fields, not {type(values).__name__}")
         for name in values:
@@ -190,6 +200,7 @@ class ViTConfig:
 
     @classmethod
     def from_json(cls, text: str) -> ViTConfig:
+        """The config of a JSON object of fields; VitrailError for anything else."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, a number of thousands of digits

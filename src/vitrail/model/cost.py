@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
+from vitrail.model.config import ViTConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +23,8 @@ FLOAT32 = 4  # bytes
 
 @dataclass(frozen=True)
 class Cost:
+    """What one forward pass takes, from the config alone."""
+
     image_size: tuple[int, int]
     batch: int
     grid: tuple[int, int]
@@ -35,9 +37,11 @@ class Cost:
 
     @property
     def memory_bytes(self) -> int:
+        """Weights and activations together."""
         return self.weight_bytes + self.activation_bytes
 
     def to_dict(self) -> dict[str, Any]:
+        """Every number by name, with lists for tuples, as JSON has it."""
         values = asdict(self) | {"memory_bytes": self.memory_bytes}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
@@ -64,6 +68,7 @@ def cost(
 
 
 def parameters(config: ViTConfig) -> int:
+    """The number of learned values of a model with this config."""
     width = config.width
     norm = 2 * width
     total = _stem_parameters(config)
@@ -121,7 +126,7 @@ def _head_parameters(config: ViTConfig) -> int:
 
 
 def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
-    """Of the full forward pass of a batch at the config's image size."""
+    """The multiply-adds of the full forward pass of a batch at the config's image size."""
     width, tokens = config.width, config.tokens
     stem = config.patches * _stem_inputs(config) * width
     stem += sum(step.weights * step.positions for step in _conv_steps(config))
@@ -174,8 +179,7 @@ def _dense_head_multiply_adds(config: ViTConfig) -> int:
         tensor.data.zero_()  # what happens to lie in memory may be no number
     patches = torch.zeros(1, config.patches, config.width)
     images = torch.zeros(1, config.channels, *config.image_size)
-    among = config.queries if config.head in QUERIES_AMONG_TOKENS else 0
-    queries = torch.zeros(1, among, config.width)
+    queries = torch.zeros(1, config.query_tokens, config.width)
     seen = EncoderFeatures(images, _stem_maps(config), config.grid, (patches,) * len(head.out_indices), queries)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         head(seen)

@@ -114,6 +114,7 @@ class Capture:
     decoder_attention: Tensor | None = None  # (B, heads, Q, N), of a box decoder's last block
 
     def wants(self, index: int, depth: int) -> bool:
+        """Whether `blocks` has this block of `depth`, counted from the first or from the last."""
         return index in self.blocks or index - depth in self.blocks
 
 
@@ -138,8 +139,9 @@ class Encoder(nn.Module, ABC):
         """(B, C, H, W) -> what the first block takes. `pad`: images are padded to whole patches."""
 
     @abstractmethod
-    def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, read: int | None = None) -> Embedding:
-        """One block, and whatever follows before the next one. kept, read: see `steps`."""
+    def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
+        """One block, and whatever follows before the next one. kept, carry: see `steps`; carry is None but for the
+        last block."""
 
     @abstractmethod
     def norm_tokens(self, x: Tensor) -> Tensor:
@@ -154,50 +156,31 @@ class Encoder(nn.Module, ABC):
         """(B, M, D), as for `pool_tokens` -> (B, M): how much of each token the pooled vector holds. Rows sum to 1."""
 
     def steps(
-        self,
-        embedding: Embedding,
-        capture: Capture | None = None,
-        kept: Tensor | None = None,
-        read: int | None = None,
+        self, embedding: Embedding, capture: Capture | None = None, kept: Tensor | None = None, carry: int | None = None
     ) -> Iterator[BlockStep]:
         """The one loop over the blocks. A block runs when its output is read, or the next step is asked for.
 
         kept: (M,), the token numbers that are left, where some patches were dropped for training.
-        read: the last block carries on only its first so many tokens, where nobody reads the others.
+        carry: the last block carries on only its first so many tokens, where nobody reads the others.
         """
         keep_heads_output = False
         if capture is not None:
-            keep_heads_output, read = capture.heads_output, None if capture.all_tokens else read
+            keep_heads_output, carry = capture.heads_output, None if capture.all_tokens else carry
         for index in range(self.depth):
             last = index == self.depth - 1
-            step = self.block_step(index, embedding, kept, read if last else None, keep_heads_output)
+            run = partial(self._run_block, index, embedding, kept, carry if last else None)
+            step = BlockStep(index, cast(Block, self.blocks[index]), embedding, run, keep_heads_output)
             if capture is not None and capture.wants(index, self.depth):
                 capture.steps[index] = step
             yield step
             embedding = step.result
 
-    def block_step(
-        self,
-        index: int,
-        embedding: Embedding,
-        kept: Tensor | None = None,
-        read: int | None = None,
-        keep_heads_output: bool = False,
-    ) -> BlockStep:
-        """One block by itself, from what it takes. kept, read: see `steps`."""
-        run = partial(self._run_block, index, embedding, kept, read)
-        return BlockStep(index, cast(Block, self.blocks[index]), embedding, run, keep_heads_output)
-
     def encode(
-        self,
-        embedding: Embedding,
-        capture: Capture | None = None,
-        kept: Tensor | None = None,
-        read: int | None = None,
+        self, embedding: Embedding, capture: Capture | None = None, kept: Tensor | None = None, carry: int | None = None
     ) -> Tensor:
-        """The last block's output, (B, M, D), before the final norm."""
+        """The last block's output, (B, M, D), before the final norm. kept, carry: see `steps`."""
         x = embedding.tokens
-        for step in self.steps(embedding, capture, kept, read):
+        for step in self.steps(embedding, capture, kept, carry):
             x = step.output
         return x
 
@@ -205,10 +188,10 @@ class Encoder(nn.Module, ABC):
         """The blocks, for whoever wraps or changes each of them: FSDP, LoRA."""
         return list(self.blocks)
 
-    def _run_block(self, index: int, x: Embedding, kept: Tensor | None, read: int | None) -> Embedding:
+    def _run_block(self, index: int, x: Embedding, kept: Tensor | None, carry: int | None) -> Embedding:
         if self.checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(self.run_block, index, x, kept, read, use_reentrant=False)
-        return self.run_block(index, x, kept, read)
+            return checkpoint(self.run_block, index, x, kept, carry, use_reentrant=False)
+        return self.run_block(index, x, kept, carry)
 
 
 @contextmanager

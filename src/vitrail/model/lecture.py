@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,14 +14,7 @@ from vitrail.model.vit import ViT
 
 
 def vit_cls_forward(
-    seed: int,
-    image: Tensor,
-    patch_size: int,
-    d_model: int,
-    num_heads: int,
-    d_ff: int,
-    num_layers: int,
-    num_classes: int,
+    seed: int, image: Any, patch_size: int, d_model: int, num_heads: int, d_ff: int, num_layers: int, num_classes: int
 ) -> Tensor:
     """One image (H, W, C), a tensor or an array -> logits (num_classes,). The same seed gives the same answer.
 
@@ -30,21 +25,14 @@ def vit_cls_forward(
 
 
 def vit_mean_forward(
-    seed: int,
-    image: Tensor,
-    patch_size: int,
-    d_model: int,
-    num_heads: int,
-    d_ff: int,
-    num_layers: int,
-    num_classes: int,
+    seed: int, image: Any, patch_size: int, d_model: int, num_heads: int, d_ff: int, num_layers: int, num_classes: int
 ) -> Tensor:
     """`vit_cls_forward` without [CLS]: N learned positions, and the mean of the patch tokens instead of slot 0."""
     return _forward(seed, image, patch_size, d_model, num_heads, d_ff, num_layers, num_classes, cls_token=False)
 
 
 def _forward(
-    seed: int, image: Tensor, patch: int, width: int, heads: int, mlp: int, depth: int, classes: int, cls_token: bool
+    seed: int, image: Any, patch: int, width: int, heads: int, mlp: int, depth: int, classes: int, cls_token: bool
 ) -> Tensor:
     pixels = torch.as_tensor(image)
     if pixels.dim() != 3:

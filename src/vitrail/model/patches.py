@@ -86,6 +86,7 @@ class LinearStem(nn.Module):
         self.projection = nn.Linear(pixels, config.width, bias=config.patch_bias)
 
     def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N, D)."""
         patches = patchify(images, self.patch_size)  # (B, N, P^2 C)
         return self.projection(patches)  # (B, N, D)
 
@@ -99,6 +100,7 @@ class ResidualConv(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, H, W) -> the same shape."""
         return x + F.gelu(self.norm(self.conv(x)))
 
 
@@ -128,15 +130,18 @@ class ConvStem(nn.Module):
         self.frozen = False  # whether the statistics of its norms stay still while the rest is trained
 
     def train(self, mode: bool = True) -> ConvStem:
+        """Frozen, it stays in evaluation: its batch norms keep their statistics."""
         return super().train(mode and not self.frozen)
 
     @property
     def first_convolution(self) -> nn.Conv2d:
+        """The one that reads the image's channels."""
         first = self.layers[0]
         assert isinstance(first, nn.Conv2d)
         return first
 
     def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N, D)."""
         return self.tokens(self.layers(channels_last(images)))
 
     def maps(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -150,6 +155,7 @@ class ConvStem(nn.Module):
         return tuple(maps)
 
     def tokens(self, features: Tensor) -> Tensor:
+        """The last map (B, F, h, w) -> (B, N, D)."""
         return self.projection(features.flatten(2).transpose(1, 2))  # (B, F, h, w) -> (B, N, D)
 
 
@@ -171,12 +177,14 @@ class FeatureStem(nn.Module):
         self.projection = nn.Linear(config.feature_channels, config.width, bias=config.patch_bias)
 
     def train(self, mode: bool = True) -> FeatureStem:
+        """A frozen CNN stays in evaluation."""
         super().train(mode)
         if self.frozen:
             self.cnn.eval()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N, D); VitrailError where the CNN's map is not what the config says."""
         features = self.cnn(images)  # (B, F, h, w)
         grid = images.shape[2] // self.patch_size[0], images.shape[3] // self.patch_size[1]
         expected = (images.shape[0], self.feature_channels, *grid)
@@ -186,6 +194,7 @@ class FeatureStem(nn.Module):
 
 
 def build_stem(config: ViTConfig, cnn: nn.Module | None, freeze_cnn: bool) -> nn.Module:
+    """The stem that the config names; `cnn` goes with stem "features" and only with it."""
     if (cnn is not None) != (config.stem == "features"):
         raise VitrailError(f"a CNN goes with stem 'features' and only with it; the config has stem {config.stem!r}")
     if cnn is not None:
@@ -194,13 +203,15 @@ def build_stem(config: ViTConfig, cnn: nn.Module | None, freeze_cnn: bool) -> nn
 
 
 class ConvStage(NamedTuple):
+    """One convolution with a stride of the conv stem, and the map that it gives."""
+
     stride: tuple[int, int]
     cell: tuple[int, int]  # the picture's pixels that a cell of its map stands for
     channels: int
 
 
 def conv_stages(config: ViTConfig) -> list[ConvStage]:
-    """Of the conv stem: the last one's cells are the patches.
+    """The stages of the conv stem: the cells of the last one's map are the patches.
 
     Wide maps: a CPU multiplies faster where there are many channels, and large maps take it long. At 128 px and D = 128
     a training step on half of the tokens multiplies 1.6 times as much as with fine maps, in 1.13 times the time.

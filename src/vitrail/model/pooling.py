@@ -37,6 +37,7 @@ class AttentionPool(nn.Module):
         return attention_weights(q, k)[:, :, 0]
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, M, D) -> (B, D)."""
         batch, _, width = x.shape
         q, k, v = self.qkv(x)
         pooled = self.out(attend(q, k, v, training=self.training).reshape(batch, 1, width))  # (B, 1, D)
@@ -53,6 +54,7 @@ class Pool(nn.Module):
         self.attention = AttentionPool(config) if config.pool == "attention" else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, prefix + N, D), after the final norm if it is one over tokens -> the pooled vector or vectors."""
         if self.kind == "cls":
             return x[:, 0]
         if self.attention is not None:

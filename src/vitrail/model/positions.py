@@ -71,6 +71,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(self.with_position + config.patches, config.width))
 
     def forward(self, grid: Grid) -> Tensor:
+        """(prefix + N, D) for a grid, resampled where it is not the native one."""
         patches = resample(self.table[self.with_position :], self.grid, grid, self.rule)  # (N, D)
         registers = patches.new_zeros(self.prefix - self.with_position, patches.shape[1])
         return torch.cat([self.table[: self.with_position], registers, patches])  # (prefix + N, D)
@@ -85,6 +86,7 @@ class BlockPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(config.depth - 1, config.tokens, config.width))
 
     def forward(self, block: int, grid: Grid) -> Tensor:
+        """(prefix + N, D), to add after this block."""
         prefix, patches = self.table[block].split([self.prefix, self.table.shape[1] - self.prefix])
         return torch.cat([prefix, resample(patches, self.grid, grid, self.rule)])  # (prefix + N, D)
 
@@ -111,6 +113,7 @@ class FixedPositions(nn.Module):
         return torch.cat([slots[: self.first], absent, slots[self.first :]])
 
     def forward(self, grid: Grid) -> Tensor:
+        """(prefix + N, D) for a grid."""
         native: Tensor = self.native  # type: ignore[assignment]
         fixed = native if known(grid) and grid == self.grid else self.compute(grid, native.device).to(native.dtype)
         if self.table is None:
@@ -141,6 +144,7 @@ class RotaryPositions(nn.Module):
         return torch.stack([angles.cos(), angles.sin()])
 
     def forward(self, grid: Grid) -> Tensor:
+        """(2, N, head_dim) for a grid: the cosines and the sines."""
         native: Tensor = self.native  # type: ignore[assignment]
         return native if known(grid) and grid == self.grid else self.compute(grid, native.device).to(native.dtype)
 

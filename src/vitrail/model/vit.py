@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.model.block import Block, LayerScaleDropPath
-from vitrail.model.config import QUERIES_AMONG_TOKENS, ViTConfig
+from vitrail.model.config import ViTConfig
 from vitrail.model.encoder import Capture, Embedding, Encoder
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
 from vitrail.model.heads.linear_head import LinearHead
@@ -43,8 +43,7 @@ class ViT(Encoder):
         self.cls_token = nn.Parameter(torch.empty(1, config.width)) if config.cls_token else None
         self.distillation_token = nn.Parameter(torch.empty(1, config.width)) if config.distillation else None
         self.registers = nn.Parameter(torch.empty(config.registers, config.width)) if config.registers else None
-        among = config.queries if config.head in QUERIES_AMONG_TOKENS else 0
-        self.queries = nn.Parameter(torch.empty(among, config.width)) if among else None
+        self.queries = nn.Parameter(torch.empty(config.query_tokens, config.width)) if config.query_tokens else None
         self.positions = build_positions(config)
         self.rotary = RotaryPositions(config) if config.positions == "rotary" else None
         self.block_positions = BlockPositions(config) if config.block_positions and config.depth > 1 else None
@@ -66,6 +65,7 @@ class ViT(Encoder):
 
     @property
     def prefix(self) -> int:
+        """The number of tokens before the patches."""
         return self.config.prefix
 
     def forward(
@@ -98,8 +98,8 @@ class ViT(Encoder):
             embedding = Embedding(embedding.tokens.index_select(1, kept), rope, embedding.grid)  # (B, prefix + K, D)
         # With [CLS] pooling nobody reads the last block's patches, so they are attended to but not carried on: the same
         # answer, for 7 % fewer multiply-adds in S/16.
-        read = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
-        return self.answer(self.encode(embedding, capture, kept, read), capture)
+        carry = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
+        return self.answer(self.encode(embedding, capture, kept, carry), capture)
 
     def answer(self, x: Tensor, capture: Capture | None = None) -> Tensor:
         """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes).
@@ -119,6 +119,7 @@ class ViT(Encoder):
         return outputs
 
     def norm_tokens(self, x: Tensor) -> Tensor:
+        """The final norm, where it is one over tokens: (B, M, D) -> (B, M, D)."""
         return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
 
     def pool_tokens(self, x: Tensor) -> Tensor:
@@ -126,6 +127,7 @@ class ViT(Encoder):
         return self.norm_pooled(self.pool(x))
 
     def pool_weights(self, x: Tensor) -> Tensor:
+        """(B, M, D), after `norm_tokens` -> (B, M): how much of each token is in the pooled vector. Rows sum to 1."""
         return self.pool.weights(x)
 
     def pool_attention(self, x: Tensor) -> Tensor:
@@ -210,9 +212,9 @@ class ViT(Encoder):
             grid=grid,
         )
 
-    def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, read: int | None = None) -> Embedding:
-        """YOLOS adds positions after every block but the last; others add none."""
-        tokens = self.blocks[index](x.tokens, x.rope, read)
+    def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
+        """One block. YOLOS adds positions after every block but the last; others add none."""
+        tokens = self.blocks[index](x.tokens, x.rope, carry)
         if self.block_positions is not None and index < self.depth - 1:
             table = self.block_positions(index, x.grid)  # (prefix + N, D)
             tokens = tokens + (table if kept is None else table.index_select(0, kept)).to(tokens.dtype)
@@ -226,7 +228,7 @@ class ViT(Encoder):
 
     @property
     def patch_inputs(self) -> int:
-        """The numbers of a patch that the stem's last linear map takes."""
+        """How many numbers of a patch the stem's last linear map takes."""
         return self.stem.projection.in_features  # type: ignore[union-attr, return-value]
 
     def prefix_vectors(self) -> Tensor | None:
@@ -258,7 +260,7 @@ class ViT(Encoder):
         return self.stem.cnn if isinstance(self.stem, FeatureStem) else None
 
     def first_convolution(self) -> nn.Conv2d | None:
-        """Of a conv stem."""
+        """The first convolution of a conv stem; None with another stem."""
         return self.stem.first_convolution if isinstance(self.stem, ConvStem) else None
 
     def freeze_stem_statistics(self, frozen: bool) -> None:

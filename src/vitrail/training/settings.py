@@ -23,6 +23,8 @@ from vitrail.training.setting_fields import Section, as_toml, check_field, optio
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Section):
+    """[data]: what is learned from, and how it is read."""
+
     layout: str | None = optional(
         "auto",
         "how the data lies; not set: recognised",
@@ -53,6 +55,8 @@ class Data(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Section):
+    """[model]: the network, what it starts from and what images it takes."""
+
     model: str | None = optional("auto", "a preset such as S/16; not set: chosen from the data, the time, the machine")
     start: str | None = optional("", "a model file or hub id to fine-tune; not set: from scratch")
     image_size: int | None = optional(0, "pixels a side; not set: chosen", low=0)
@@ -107,6 +111,8 @@ class Model(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Section):
+    """[train]: how long and how it is trained."""
+
     epochs: float | None = optional(0.0, "passes over the training images; not set: see minutes", low=0)
     minutes: float | None = optional(0.0, "time for training; not set: see epochs; both not set: chosen", low=0)
     batch_size: int | None = optional(0, "images a step, over all processes; not set: chosen", low=0)
@@ -153,13 +159,14 @@ class Recipe(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Augment(Section):
+    """[augment]: random changes of the training images."""
+
     crop: float | None = optional(
         0.0, "smallest part of a picture's area that a crop keeps; not set: chosen", low=0, high=1
     )
     flip: str | None = optional(
         "auto",
-        "off when it changes the label; not set: horizontal, but none for digits, letters, left and right, and where "
-        "the pictures of a class are taken from one side",
+        "not set: horizontal, but none for digits, letters, left and right, and classes shown from one side only",
         choices=("none", "horizontal", "vertical", "both"),
     )
     policy: str | None = optional(
@@ -178,6 +185,8 @@ SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "train": Recipe,
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
+    """All sections. A setting is named by its section and its own name, such as "train.lr"."""
+
     data: Data = Data()
     model: Model = Model()
     train: Recipe = Recipe()
@@ -242,6 +251,7 @@ class Settings:
             raise VitrailError(f"{path}: {error}") from None
 
     def write(self, path: str | Path) -> None:
+        """As a TOML file that `read` takes."""
         write_text(path, self.to_toml())
 
     def to_toml(self) -> str:

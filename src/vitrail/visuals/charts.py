@@ -19,6 +19,8 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Axis:
+    """A line of values with named ticks."""
+
     label: str
     low: float
     high: float
@@ -27,6 +29,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mark:
+    """A line, dots or bars: one SVG path."""
+
     path: str
     style: str  # a class of run.css
     tip: str = ""  # what hovering tells
@@ -34,6 +38,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
+    """What the template needs to draw a chart as SVG."""
+
     title: str
     x: Axis
     y: Axis
@@ -45,10 +51,12 @@ class Chart:
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
+        """Where each tick of the x axis is, in pixels from the left, and its text."""
         return [(across(self.x, value), text) for value, text in self.x.ticks]
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
+        """Where each tick of the y axis is, in pixels from the top, and its text."""
         return [(down(self.y, value, self.height), text) for value, text in self.y.ticks]
 
     @property
@@ -78,16 +86,18 @@ def axis(label: str, values: Iterable[float], *, count: int = 5, percent: bool =
 
 
 def shares(label: str) -> Axis:
-    """From 0 to 100 %."""
+    """An axis from 0 to 100 %."""
     return Axis(label, 0.0, 1.0, tuple((value / 4, percentages(value / 4)) for value in range(5)))
 
 
 def round_step(step: float) -> float:
+    """The next round number: 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(nice for nice in STEPS if step <= nice * power * (1 + 1e-9)) * power
 
 
 def percentages(value: float) -> str:
+    """0.25 as `25 %`."""
     return f"{round(100 * value, 6):g} %"
 
 
@@ -108,10 +118,12 @@ def tick_text(step: float) -> Callable[[float], str]:
 
 
 def across(x: Axis, value: float, width: float = WIDTH) -> float:
+    """Where a value of the x axis is, in pixels from the left."""
     return LEFT + (width - LEFT - RIGHT) * _share(x, value)
 
 
 def down(y: Axis, value: float, height: float = HEIGHT) -> float:
+    """Where a value of the y axis is, in pixels from the top."""
     return height - BOTTOM - (height - TOP - BOTTOM) * _share(y, value)
 
 
@@ -124,7 +136,7 @@ def _share(on: Axis, value: float) -> float:
 
 
 def line(points: Iterable[Point], x: Axis, y: Axis, height: float = HEIGHT) -> str:
-    """Straight from point to point; a point that is no number leaves a gap."""
+    """The path that goes straight from point to point; a point that is no number leaves a gap."""
     path, pen = [], "M"
     for a, b in points:
         if not (math.isfinite(a) and math.isfinite(b)):
@@ -136,12 +148,13 @@ def line(points: Iterable[Point], x: Axis, y: Axis, height: float = HEIGHT) -> s
 
 
 def dots(points: Iterable[Point], x: Axis, y: Axis, height: float = HEIGHT) -> str:
+    """The path of one dot a point; points that are not finite are left out."""
     finite = [(a, b) for a, b in points if math.isfinite(a) and math.isfinite(b)]
     return "".join(f"M{across(x, a):.1f} {down(y, b, height):.1f}h0" for a, b in finite)
 
 
 def bars(tops: Iterable[tuple[float, float, float]], x: Axis, y: Axis, height: float = HEIGHT) -> str:
-    """Bars that stand on the x axis, given as (from, to, how high)."""
+    """The path of bars that stand on the x axis, given as (from, to, how high)."""
     path = []
     for begin, end, value in tops:
         left, right, top = across(x, begin) + 0.5, across(x, end) - 0.5, down(y, value, height)

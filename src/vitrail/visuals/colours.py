@@ -53,12 +53,12 @@ def shown_picture(picture: Pixels) -> Pixels:
 
 def overlay(picture: Pixels, values: NDArray[np.floating], signed: bool = False) -> Pixels:
     """A map (h, w) over the picture (H, W, C), smooth between patches: the picture in grey, colour where it counts."""
-    seen = shown_picture(picture)
-    size = seen.shape[1], seen.shape[0]
+    rgb = shown_picture(picture)
+    size = rgb.shape[1], rgb.shape[0]
     smooth = np.asarray(Image.fromarray(np.asarray(values, np.float32)).resize(size, Image.Resampling.BICUBIC))
     shares = scaled(smooth if signed else smooth.clip(min=0), signed)
     strength = MOST * (np.abs(2 * shares - 1) if signed else shares)[..., None]
-    grey = seen.mean(axis=2, keepdims=True) * 0.7 + 40
+    grey = rgb.mean(axis=2, keepdims=True) * 0.7 + 40
     return (
         (grey * (1 - strength) + coloured(shares, SIGNED if signed else HEAT) * strength).clip(0, 255).astype(np.uint8)
     )
@@ -66,23 +66,23 @@ def overlay(picture: Pixels, values: NDArray[np.floating], signed: bool = False)
 
 def cut_out(picture: Pixels, mask: NDArray[np.bool_]) -> Pixels:
     """The picture where the mask (h, w) is, and a pale shade of it elsewhere."""
-    seen = shown_picture(picture)
-    repeats = seen.shape[0] // mask.shape[0], seen.shape[1] // mask.shape[1]
+    rgb = shown_picture(picture)
+    repeats = rgb.shape[0] // mask.shape[0], rgb.shape[1] // mask.shape[1]
     pixels = mask.repeat(repeats[0], 0).repeat(repeats[1], 1)[..., None]
-    return np.where(pixels, seen, (seen * 0.2 + 190).astype(np.uint8))
+    return np.where(pixels, rgb, (rgb * 0.2 + 190).astype(np.uint8))
 
 
 def gridded(picture: Pixels, patch: tuple[int, int], chosen: tuple[int, int] | None = None) -> Pixels:
     """The picture with its patches set apart by lines, and one of them framed."""
-    seen = enlarged(shown_picture(picture), 320)
-    times = seen.shape[0] // picture.shape[0]
+    rgb = enlarged(shown_picture(picture), 320)
+    times = rgb.shape[0] // picture.shape[0]
     down, across = patch[0] * times, patch[1] * times
-    seen[::down] = seen[:, ::across] = 255
+    rgb[::down] = rgb[:, ::across] = 255
     if chosen is not None:
         top, left = chosen[0] * down, chosen[1] * across
-        box = seen[top : top + down + 1, left : left + across + 1]
+        box = rgb[top : top + down + 1, left : left + across + 1]
         box[:3] = box[-3:] = box[:, :3] = box[:, -3:] = (217, 83, 25)
-    return seen
+    return rgb
 
 
 def enlarged(pixels: Pixels, side: int) -> Pixels:

@@ -16,10 +16,12 @@ GAP = LEVELS  # what is no number
 
 
 def jpeg(pixels: NDArray[np.uint8], quality: int = 80) -> str:
+    """(H, W, 3) as a JPEG in a data: address."""
     return _uri(Image.fromarray(pixels), "JPEG", quality=quality)
 
 
 def png(pixels: NDArray[np.uint8]) -> str:
+    """(H, W) or (H, W, 3) as a PNG in a data: address."""
     return _uri(Image.fromarray(pixels), "PNG", optimize=True)
 
 

@@ -75,7 +75,7 @@ def overlay(mask: Pixels, image: Pixels, labels: Sequence[str]) -> Pixels:
 
 
 def hexadecimal(colour: Sequence[int]) -> str:
-    """As CSS writes it."""
+    """A colour as CSS writes it: #rrggbb."""
     return "#" + "".join(f"{int(part):02x}" for part in colour)
 
 

@@ -57,8 +57,8 @@ def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
     else:
         name = "stem.layers.0.weight"
         state[name] = adapted_channels(state[name], channels)
-    how = "summed" if channels == 1 else f"repeated and rescaled by {config.channels}/{channels}"
-    note = f"the stem's weights for {config.channels} channels were {how} for {channels}"
+    change = "summed" if channels == 1 else f"repeated and rescaled by {config.channels}/{channels}"
+    note = f"the stem's weights for {config.channels} channels were {change} for {channels}"
     adapted = _rebuilt(checkpoint, changed, state, note)
     adapted.preprocessing = checkpoint.preprocessing.for_channels(channels)
     return adapted

@@ -40,6 +40,7 @@ class Checkpoint:
 
     @property
     def config(self) -> ViTConfig:
+        """The config of its model."""
         return self.model.config
 
     @property
@@ -140,11 +141,11 @@ def filled_model(config: ViTConfig, tensors: Mapping[str, Tensor], cnn: nn.Modul
         if name not in tensors:
             raise VitrailError(f"it lacks {name}, which its config asks for")
         if tensors[name].shape != expected.shape:
-            found, wanted = tuple(tensors[name].shape), tuple(expected.shape)
-            raise VitrailError(f"{name} has shape {found}, its config asks for {wanted}")
-    left = sorted(set(tensors) - set(model.state_dict()))
-    if left:
-        raise VitrailError(f"it holds {left[0]}, which has no place in its config")
+            shape, expected_shape = tuple(tensors[name].shape), tuple(expected.shape)
+            raise VitrailError(f"{name} has shape {shape}, its config asks for {expected_shape}")
+    unused = sorted(set(tensors) - set(model.state_dict()))
+    if unused:
+        raise VitrailError(f"it holds {unused[0]}, which has no place in its config")
     model.load_state_dict(dict(tensors), assign=True)
     return model.eval()
 

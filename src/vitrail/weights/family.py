@@ -22,7 +22,7 @@ PUBLISHED_HEADS |= {1280: 16, 1408: 16, 1536: 24, 1664: 16}
 
 @dataclass
 class Foreign:
-    """A foreign file in our terms."""
+    """A foreign file as a config, tensors and preprocessing of ours."""
 
     config: ViTConfig
     tensors: dict[str, Tensor]
@@ -38,9 +38,13 @@ class Family(Protocol):
 
     NAME: str
 
-    def recognises(self, source: Source) -> bool: ...
+    def recognises(self, source: Source) -> bool:
+        """Whether the tensors of a file are this family's, by their names."""
+        ...
 
-    def convert(self, source: Source, settings: Mapping[str, Any]) -> Foreign: ...
+    def convert(self, source: Source, settings: Mapping[str, Any]) -> Foreign:
+        """The file in our terms. settings: what the caller knows and the file may not say, such as heads."""
+        ...
 
 
 def count_heads(width: int, settings: Mapping[str, Any], stored: Any = None, where: str = "") -> tuple[int, str]:
@@ -73,6 +77,11 @@ def count_blocks(tensors: Mapping[str, Tensor], before: str, after: str = ".") -
             f"the blocks under {before}* are numbered {blocks[:5]}..., not 0 to {max(len(blocks) - 1, 0)}"
         )
     return len(blocks)
+
+
+def notes_on_unused(tensors: Mapping[str, Tensor], unused: Mapping[str, str]) -> list[str]:
+    """The notes on tensors that are there and that Vitrail does not use. unused: start of their names -> note or ""."""
+    return [note for start, note in unused.items() if note and any(name.startswith(start) for name in tensors)]
 
 
 def native_size(

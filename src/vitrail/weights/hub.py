@@ -12,6 +12,7 @@ PREFIXES = ("hf-hub:", "hf_hub:", "hf://")
 
 
 def is_hub_id(text: str) -> bool:
+    """Whether a text has the form `owner/name` or `owner/name@revision`."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", _plain(text)) is not None
 
 

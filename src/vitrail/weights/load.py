@@ -82,15 +82,15 @@ def _from_source(
     try:
         if KEY in source.metadata and family is None:
             return from_file(source.tensors, source.metadata, settings, cnn)
-        denoising_queries = dict(settings) if image_size is None else {**settings, "image_size": image_size}
-        found = recognise(source, family)
-        foreign = found.convert(source, denoising_queries)
+        convert_settings = settings if image_size is None else {**settings, "image_size": image_size}
+        family_module = recognise(source, family)
+        foreign = family_module.convert(source, convert_settings)
         tensors = {name: tensor.float() for name, tensor in foreign.tensors.items()}
         model = filled_model(foreign.config.replace(**settings), tensors)
     except VitrailError as error:
         prefix = "" if str(error).startswith(source.name) else f"{source.name} cannot be loaded: "
         raise VitrailError(f"{prefix}{error}") from None
-    provenance = {"source": Path(source.name).name, "family": found.NAME, "heads": foreign.heads_from}
+    provenance = {"source": Path(source.name).name, "family": family_module.NAME, "heads": foreign.heads_from}
     for note in foreign.notes:
         log.info("%s: %s", source.name, note)
     checkpoint = Checkpoint(

@@ -35,14 +35,14 @@ class Names:
         template = re.sub(r"^blocks\.\d+\.", "blocks.{i}.", ours)
         number = ours.split(".")[1] if template != ours else ""
         if template in self.tensors:
-            found: tuple[str, ...] = (self.tensors[template],)
+            templates: tuple[str, ...] = (self.tensors[template],)
         else:
             module, _, end = template.rpartition(".")
             if module not in self.modules:
                 raise VitrailError(f"this family of weights has no place for {ours}")
-            several = self.modules[module]
-            found = tuple(f"{name}.{end}" for name in ((several,) if isinstance(several, str) else several))
-        return tuple(name.replace("{i}", number) for name in found)
+            modules = self.modules[module]
+            templates = tuple(f"{name}.{end}" for name in ((modules,) if isinstance(modules, str) else modules))
+        return tuple(name.replace("{i}", number) for name in templates)
 
 
 def empty_model(config: ViTConfig, cnn: torch.nn.Module | None = None) -> ViT:
@@ -53,7 +53,7 @@ def empty_model(config: ViTConfig, cnn: torch.nn.Module | None = None) -> ViT:
 
 def to_ours(tensors: Mapping[str, Tensor], names: Names, config: ViTConfig) -> dict[str, Tensor]:
     """Their tensors as our state dict. Every tensor must find its place: nothing is left over, nothing is missing."""
-    left = {name for name in tensors if not name.startswith(names.ignored)} if names.ignored else set(tensors)
+    unused = {name for name in tensors if not name.startswith(names.ignored)} if names.ignored else set(tensors)
     ours: dict[str, Tensor] = {}
     for name, expected in empty_model(config).state_dict().items():
         theirs = names.theirs(name)
@@ -61,7 +61,7 @@ def to_ours(tensors: Mapping[str, Tensor], names: Names, config: ViTConfig) -> d
         if missing:
             raise VitrailError(f"the weights lack {missing[0]}, which this model needs for {name}")
         parts = [tensors[t] for t in theirs]
-        left.difference_update(theirs)
+        unused.difference_update(theirs)
         if len({part.shape for part in parts}) > 1:
             shapes = ", ".join(str(tuple(part.shape)) for part in parts)
             raise VitrailError(f"{', '.join(theirs)} have shapes {shapes}; they are equal in a plain ViT")
@@ -71,9 +71,9 @@ def to_ours(tensors: Mapping[str, Tensor], names: Names, config: ViTConfig) -> d
         if _squeezed(tensor) != _squeezed(expected):
             raise VitrailError(f"{theirs[0]} has shape {tuple(tensor.shape)}, {name} takes {tuple(expected.shape)}")
         ours[name] = tensor.reshape(expected.shape).contiguous()
-    if left:
-        some = ", ".join(sorted(left)[:3])
-        raise VitrailError(f"{len(left)} tensors have no place in a plain ViT of this family: {some}")
+    if unused:
+        some = ", ".join(sorted(unused)[:3])
+        raise VitrailError(f"{len(unused)} tensors have no place in a plain ViT of this family: {some}")
     return ours
 
 

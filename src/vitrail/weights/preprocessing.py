@@ -58,9 +58,11 @@ class Preprocessing:
 
     @property
     def channels(self) -> int:
+        """How many channels an image has."""
         return len(self.mean)
 
     def replace(self, **changes: Any) -> Preprocessing:
+        """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def for_channels(self, channels: int) -> Preprocessing:
@@ -73,10 +75,12 @@ class Preprocessing:
         return self.replace(mean=(self.mean * repeats)[:channels], std=(self.std * repeats)[:channels])
 
     def to_dict(self) -> dict[str, Any]:
+        """As a model file keeps it: JSON has lists, not tuples."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: Any) -> Preprocessing:
+        """What `to_dict` gave; VitrailError for anything else."""
         known = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or set(values) - known:
             raise VitrailError(f"preprocessing is an object with {', '.join(sorted(known))}, not {values!r}"[:300])

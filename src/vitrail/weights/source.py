@@ -92,14 +92,15 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[str
 
 
 def find_weights(folder: Path) -> Path:
+    """The weight file of a folder: one of the usual names, or the only one there."""
     for name in FILES:
         if (folder / name).is_file():
             return folder / name
-    found = sorted(p for p in folder.iterdir() if p.name.endswith(ENDINGS) and not p.name.startswith("."))
-    if len(found) != 1:
-        what = f"{len(found)} weight files ({found[0].name}, {found[1].name}, ...)" if found else "no weight file"
+    files = sorted(p for p in folder.iterdir() if p.name.endswith(ENDINGS) and not p.name.startswith("."))
+    if len(files) != 1:
+        what = f"{len(files)} weight files ({files[0].name}, {files[1].name}, ...)" if files else "no weight file"
         raise VitrailError(f"the folder {folder} holds {what}: name the file itself")
-    return found[0]
+    return files[0]
 
 
 def strip_prefixes(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:

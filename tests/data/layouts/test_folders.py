@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -45,15 +46,10 @@ def test_classes_are_in_natural_order(photos: Photos) -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "val", "test"),
-    [
-        ("train", "val", "test"),
-        ("Train", "VALID", "Test"),
-        ("training", "validation", "testing"),
-        ("train", "dev", "test"),
-    ],
+    "parts", ["train val test", "Train VALID Test", "training validation testing", "train dev test"]
 )
-def test_parts_under_any_usual_name(photos: Photos, train: str, val: str, test: str) -> None:
+def test_parts_under_any_usual_name(photos: Photos, parts: str) -> None:
+    train, val, test = parts.split()
     names = [f"{train}/cat/1.png", f"{train}/dog/2.png", f"{val}/cat/3.png", f"{val}/dog/4.png", f"{test}/dog/5.png"]
     dataset = read_dataset(photos(*names))
     assert dataset.layout == "split-folders" and dataset.labels == ("cat", "dog")
@@ -248,16 +244,18 @@ def test_data_that_is_no_data(name: str, words: str, tmp_path: Path) -> None:
         read_dataset(tmp_path / name)
 
 
-def test_unknown_choices_name_the_known_ones(photos: Photos) -> None:
-    folder = photos("cat/1.png", "dog/2.png")
-    with pytest.raises(VitrailError, match="layout is 'flat'; choose one of folders, split-folders, table"):
-        read_dataset(folder, layout="flat")
-    with pytest.raises(VitrailError, match="task is 'rank'; choose one of classify, multilabel, regress"):
-        read_dataset(folder, task="rank")
-    with pytest.raises(VitrailError, match="targets are columns of a table"):
-        read_dataset(folder, targets=["age"])
-    with pytest.raises(VitrailError, match="holds no table"):
-        read_dataset(folder, layout="table")
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({"layout": "flat"}, "layout is 'flat'; choose one of folders, split-folders, table"),
+        ({"task": "rank"}, "task is 'rank'; choose one of classify, multilabel, regress"),
+        ({"targets": ["age"]}, "targets are columns of a table"),
+        ({"layout": "table"}, "holds no table"),
+    ],
+)
+def test_unknown_choices_name_the_known_ones(photos: Photos, choice: dict[str, Any], words: str) -> None:
+    with pytest.raises(VitrailError, match=words):
+        read_dataset(photos("cat/1.png", "dog/2.png"), **choice)
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may open everything")

@@ -33,41 +33,38 @@ SMALL_14 = {**SMALL, "img_size": 56, "patch_size": 14}
 WIDE = {"img_size": 64, "depth": 2, "num_classes": 10}  # real width, few blocks
 SIZES = {16: [(64, 64), (96, 96), (48, 112)], 14: [(56, 56), (84, 84), (42, 98)]}
 
-# our name of the case -> timm's architecture, arguments that a config.json can hold
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "ViT": ("vit_base_patch16_224", SMALL),
-    "ViT, S wide": ("vit_small_patch16_224", WIDE),
-    "ViT, B wide": ("vit_base_patch16_224", WIDE),
-    "ViT without a bias of queries": ("vit_base_patch16_224_miil", SMALL),
-    "ViT without a final norm": ("vit_base_patch16_224", {**SMALL, "final_norm": False}),
-    "ViT without positions": ("vit_base_patch16_224", {**SMALL, "pos_embed": "none"}),
-    "ViT without a head": ("vit_base_patch16_224", {**SMALL, "num_classes": 0}),
-    "ViT of 4 channels": ("vit_base_patch16_224", {**SMALL, "in_chans": 4}),
-    "ViT of other shapes": ("vit_base_patch16_224", {**SMALL, "img_size": (64, 96), "patch_size": (16, 8)}),
-    "query and key norms": ("vit_base_patch16_224", {**SMALL, "qk_norm": True}),
-    "mean, norm after it": ("vit_base_patch16_224", {**SMALL, "global_pool": "avg"}),
-    "mean, norm before it": ("vit_base_patch16_224", {**SMALL, "global_pool": "avg", "fc_norm": False}),
-    "mean, no class token": ("vit_base_patch16_gap_224", SMALL),
-    "DeiT": ("deit_small_patch16_224", SMALL),
-    "DeiT, S wide": ("deit_small_patch16_224", WIDE),
-    "DeiT, distilled": ("deit_small_distilled_patch16_224", SMALL),
-    "DeiT, distilled, B wide": ("deit_base_distilled_patch16_224", WIDE),
-    "DeiT III": ("deit3_base_patch16_224", SMALL),
-    "DINOv2": ("vit_small_patch14_dinov2", SMALL_14),
-    "DINOv2, SwiGLU": ("vit_giant_patch14_dinov2", {**SMALL_14, "mlp_ratio": 4.0}),
-    "DINOv2, registers": ("vit_small_patch14_reg4_dinov2", SMALL_14),
-    "DINOv2, registers, B wide": ("vit_base_patch14_reg4_dinov2", {**WIDE, "img_size": 56}),
-    "registers with positions": ("vit_base_patch16_224", {**SMALL, "reg_tokens": 4}),
-    "registers with positions, no class token": ("test_vit2", SMALL),
-    "registers without positions, mean": ("vit_medium_patch16_reg4_gap_256", SMALL),
-    "CLIP": ("vit_base_patch16_clip_224", SMALL),
-    "CLIP, B wide": ("vit_base_patch16_clip_224", WIDE),
-    "CLIP, quick GELU": ("vit_base_patch16_clip_quickgelu_224", SMALL),
-    "SigLIP": ("vit_base_patch16_siglip_224", SMALL),
-    "SigLIP, B wide": ("vit_base_patch16_siglip_224", WIDE),
-    "SigLIP 2, tanh GELU": ("vit_so400m_patch16_siglip_256", SMALL),
-    "SigLIP, mean": ("vit_base_patch16_siglip_gap_224", SMALL),
-}
+VARIANTS: list[dict[str, Any]] = [  # of the plain ViT, by arguments that a config.json can hold
+    {},
+    {"final_norm": False},
+    {"pos_embed": "none"},
+    {"num_classes": 0},
+    {"in_chans": 4},
+    {"img_size": (64, 96), "patch_size": (16, 8)},
+    {"qk_norm": True},
+    {"global_pool": "avg"},  # the norm comes after the mean
+    {"global_pool": "avg", "fc_norm": False},  # the norm comes before the mean
+    {"reg_tokens": 4},  # the registers have positions
+]
+ARCHITECTURES_OF_16 = """
+    vit_base_patch16_224_miil vit_base_patch16_gap_224 vit_medium_patch16_reg4_gap_256 test_vit2
+    deit_small_patch16_224 deit_small_distilled_patch16_224 deit3_base_patch16_224
+    vit_base_patch16_clip_224 vit_base_patch16_clip_quickgelu_224
+    vit_base_patch16_siglip_224 vit_so400m_patch16_siglip_256 vit_base_patch16_siglip_gap_224
+"""
+WIDE_ARCHITECTURES_OF_16 = """
+    vit_small_patch16_224 vit_base_patch16_224 deit_small_patch16_224 deit_base_distilled_patch16_224
+    vit_base_patch16_clip_224 vit_base_patch16_siglip_224
+"""
+SMALL_CASES: list[tuple[str, dict[str, Any]]] = [
+    *(("vit_base_patch16_224", {**SMALL, **variant}) for variant in VARIANTS),
+    *((architecture, SMALL) for architecture in ARCHITECTURES_OF_16.split()),
+    *((architecture, SMALL_14) for architecture in ("vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2")),
+    ("vit_giant_patch14_dinov2", {**SMALL_14, "mlp_ratio": 4.0}),  # SwiGLU
+]
+WIDE_CASES: list[tuple[str, dict[str, Any]]] = [
+    *((architecture, WIDE) for architecture in WIDE_ARCHITECTURES_OF_16.split()),
+    ("vit_base_patch14_reg4_dinov2", {**WIDE, "img_size": 56}),
+]
 
 
 @pytest.fixture
@@ -87,9 +84,11 @@ def images_of(size: tuple[int, int], channels: int = 3) -> Tensor:
     return torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_parity(case: str, folder: Callable, outputs: Callable, compare: Callable) -> None:
-    path, theirs = folder(*CASES[case])
+@pytest.mark.parametrize(("architecture", "arguments"), SMALL_CASES + WIDE_CASES)
+def test_parity(
+    architecture: str, arguments: dict[str, Any], folder: Callable, outputs: Callable, compare: Callable
+) -> None:
+    path, theirs = folder(architecture, arguments)
     checkpoint = load(path)
     for size in SIZES[theirs.patch_embed.patch_size[0]]:
         images = images_of(size, theirs.in_chans)
@@ -169,7 +168,7 @@ def test_every_architecture_is_read_or_refused(architecture: str) -> None:
 
 def test_names_of_architectures_are_needed() -> None:
     """The test above would pass by luck if a name told nothing."""
-    read = [family.read_told(Source("", "", {}, config={"architecture": name})) for name in ARCHITECTURES]
+    read = [family.read_timm_config(Source("", "", {}, config={"architecture": name})) for name in ARCHITECTURES]
     assert {told.activation for told in read} == {"gelu", "gelu_tanh", "quick_gelu"}
     assert {told.heads[0] for told in read} == {None, 16, 2, 3}
     assert len(ARCHITECTURES) > 150
@@ -311,9 +310,9 @@ def test_damaged_in_any_way(arguments: dict[str, Any], damaged: Callable) -> Non
 # ---- and back out
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "wide" not in case])
-def test_back_out(case: str, folder: Callable, tmp_path: Path, outputs: Callable) -> None:
-    ours = load(folder(*CASES[case])[0])
+@pytest.mark.parametrize(("architecture", "arguments"), SMALL_CASES)
+def test_back_out(architecture: str, arguments: dict[str, Any], folder: Callable, tmp_path: Path) -> None:
+    ours = load(folder(architecture, arguments)[0])
     family.write_folder(ours, tmp_path / "out")
     theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
     again = load(tmp_path / "out")

@@ -57,6 +57,7 @@ class CheckReport:
         return [one.digest for one in self.examined]
 
     def count(self, severity: str) -> int:
+        """How many findings have this severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     def facts(self) -> dict[str, dict[str, int]]:
@@ -69,6 +70,7 @@ class CheckReport:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """The report as `vitrail check --json` prints it."""
         dataset = self.dataset
         return {
             "data": shown(dataset.table or dataset.root),
@@ -90,10 +92,10 @@ class CheckReport:
 
     def summary(self) -> str:
         """How much was looked at, and the verdict."""
-        how = "looked at the headers of" if self.fast else "decoded"
+        action = "looked at the headers of" if self.fast else "decoded"
         numbers = ", ".join(counted(self.count(s), s) for s in SEVERITIES if self.count(s)) or "nothing to say"
         verdict = "; mend the errors before training" if self.exit_code else ""
-        return f"{how} {counted(len(self.examined), 'file')} in {self.seconds:.1f} s: {numbers}{verdict}"
+        return f"{action} {counted(len(self.examined), 'file')} in {self.seconds:.1f} s: {numbers}{verdict}"
 
 
 def check_dataset(

@@ -10,61 +10,63 @@ import numpy as np
 from vitrail.data.checks.examine import Examined
 from vitrail.data.checks.perceptual_hash import alike, is_flat
 from vitrail.dataset import Dataset, Item
-from vitrail.findings import Example, Finding
+from vitrail.findings import Example, Finding, about_files
 from vitrail.tasks.registry import task_data
 from vitrail.text import counted
 
 
 @dataclass(frozen=True)
-class _Sort:
-    """How copies of one sort are spoken of."""
+class _CopyKind:
+    """What copies of one kind are called, and how grave they are."""
 
     kind: str
-    what: str
-    grave: str  # severity where they contradict or cross
+    noun: str
+    severity: str  # where they contradict each other or lie in several parts
 
 
-_EXACT = _Sort("copies", "identical images", "error")
-_NEAR = _Sort("near-copies", "images that look the same", "warning")
+_EXACT = _CopyKind("copies", "identical images", "error")
+_NEAR = _CopyKind("near-copies", "images that look the same", "warning")
 
 
 def check_copies(
-    dataset: Dataset, seen: Sequence[Examined], automatic: bool, placeholders: Container[int] = ()
+    dataset: Dataset, examined: Sequence[Examined], automatic: bool, placeholders: Container[int] = ()
 ) -> list[Finding]:
-    """`dataset` with every item in a part, by the user or `automatic`; `seen` in the order of its items.
+    """Images that are there more than once: identical files, and files that look the same.
+
+    `dataset` has every item in a part, by the user or `automatic`; `examined` is in the order of its items.
     placeholders: indices of items that stand for missing images. Their copies are another finding's."""
-    exact = [group for group in same_bytes(seen) if group[0] not in placeholders]
-    near = [group for group in _look_alikes(seen, exact) if not all(index in placeholders for index in group)]
+    exact = [group for group in same_bytes(examined) if group[0] not in placeholders]
+    near = [group for group in _look_alikes(examined, exact) if not all(index in placeholders for index in group)]
     return [*_judge(dataset, exact, _EXACT, automatic), *_judge(dataset, near, _NEAR, automatic)]
 
 
-def same_bytes(seen: Sequence[Examined]) -> list[list[int]]:
+def same_bytes(examined: Sequence[Examined]) -> list[list[int]]:
     """Groups of indices of identical files."""
     places: dict[bytes, list[int]] = {}
-    for place, one in enumerate(seen):
-        if one.digest and one.problem is None:
-            places.setdefault(one.digest, []).append(place)
+    for place, image in enumerate(examined):
+        if image.digest and image.problem is None:
+            places.setdefault(image.digest, []).append(place)
     return [group for group in places.values() if len(group) > 1]
 
 
-def _look_alikes(seen: Sequence[Examined], exact: list[list[int]]) -> list[list[int]]:
+def _look_alikes(examined: Sequence[Examined], exact: list[list[int]]) -> list[list[int]]:
     """Groups of places. Of identical images one is compared for all, and all are in its group."""
     copies = {group[0]: group for group in exact}
     doubled = {place for group in exact for place in group[1:]}
     places = [
         place
-        for place, one in enumerate(seen)
-        if one.small is not None and place not in doubled and one.problem is None and not is_flat(one.small)
+        for place, image in enumerate(examined)
+        if image.small is not None and place not in doubled and image.problem is None and not is_flat(image.small)
     ]
-    pictures = [small for place in places if (small := seen[place].small) is not None]
+    pictures = [small for place in places if (small := examined[place].small) is not None]
     if len(places) < 2:
         return []
-    hashes = np.array([seen[place].hash for place in places], dtype=np.uint64)
+    hashes = np.array([examined[place].hash for place in places], dtype=np.uint64)
     groups = [[places[member] for member in group] for group in alike(hashes, np.stack(pictures))]
     return [sorted(copy for place in group for copy in copies.get(place, [place])) for group in groups]
 
 
-def _judge(dataset: Dataset, groups: list[list[int]], sort: _Sort, automatic: bool) -> list[Finding]:
+def _judge(dataset: Dataset, groups: list[list[int]], copies: _CopyKind, automatic: bool) -> list[Finding]:
     """Each group under the gravest thing that is wrong with it. Where targets vary between images that look the same,
     they contradict each other only if the images are the same to the byte."""
     contradicting, crossing, plain = [], [], []
@@ -72,27 +74,24 @@ def _judge(dataset: Dataset, groups: list[list[int]], sort: _Sort, automatic: bo
     one, many = data.target_noun
     for group in groups:
         items = [dataset.items[index] for index in group]
-        if not (data.targets_vary and sort is _NEAR) and _targets_differ(items):
+        if not (data.targets_vary and copies is _NEAR) and _targets_differ(items):
             contradicting.append(example_of_copies(items, dataset))
         elif len({item.split for item in items}) > 1:
             crossing.append(example_of_copies(items, dataset))
         else:
             plain.append(example_of_copies(items, dataset))
-    found = []
-    if contradicting:
-        title = f"{_groups(contradicting)} of {sort.what} with different {many}"
-        advice = f"keep each image once, with its right {one}"
-        found.append(_finding(f"{sort.kind}-with-different-labels", sort.grave, title, advice, contradicting))
-    if crossing:
-        title = f"{_groups(crossing)} of {sort.what}, in more than one part"
-        advice = "keep each in one part: a score on images seen in training is too good"
-        if automatic:
-            advice = "give such images one name in a column 'group', or keep one of each: the score would be too good"
-        found.append(_finding(f"{sort.kind}-across-parts", sort.grave, title, advice, crossing))
-    if plain:
-        title = f"{_groups(plain)} of {sort.what}"
-        found.append(_finding(sort.kind, "warning", title, "keep one of each: copies add weight, not knowledge", plain))
-    return found
+    differing = f"{_groups(contradicting)} of {copies.noun} with different {many}"
+    keep_right = f"keep each image once, with its right {one}"
+    across = f"{_groups(crossing)} of {copies.noun}, in more than one part"
+    keep_apart = "keep each in one part: a score on images seen in training is too good"
+    if automatic:
+        keep_apart = "give such images one name in a column 'group', or keep one of each: the score would be too good"
+    harmless = f"{_groups(plain)} of {copies.noun}"
+    return [
+        *about_files(f"{copies.kind}-with-different-labels", copies.severity, differing, keep_right, contradicting),
+        *about_files(f"{copies.kind}-across-parts", copies.severity, across, keep_apart, crossing),
+        *about_files(copies.kind, "warning", harmless, "keep one of each: copies add weight, not knowledge", plain),
+    ]
 
 
 def _targets_differ(items: list[Item]) -> bool:
@@ -111,8 +110,4 @@ def example_of_copies(items: list[Item], dataset: Dataset) -> Example:
 
 
 def _groups(examples: list[Example]) -> str:
-    return f"{counted(len(examples), 'group')} ({counted(sum(len(one.files) for one in examples), 'file')})"
-
-
-def _finding(kind: str, severity: str, title: str, advice: str, examples: list[Example]) -> Finding:
-    return Finding(kind, severity, title, advice, len(examples), tuple(examples))
+    return f"{counted(len(examples), 'group')} ({counted(sum(len(example.files) for example in examples), 'file')})"

@@ -23,6 +23,8 @@ _TARGET = (64, 64)  # a JPEG may be decoded this small: all of its data is still
 
 @dataclass(slots=True)
 class Examined:
+    """What one look at a file showed."""
+
     path: Path
     digest: bytes = b""  # of the bytes; empty where they could not be read
     problem: UnreadableImage | None = None
@@ -35,47 +37,47 @@ class Examined:
 
 def examine(path: Path, fast: bool = False) -> Examined:
     """A full look decodes every pixel. A fast one reads the header, and decodes only what seems to lack its end."""
-    seen = Examined(path)
+    examined = Examined(path)
     try:
         data = read_file(path)
-        seen.digest = digest(data)
+        examined.digest = digest(data)
         if is_npy(data):
-            _look_at_values(seen, data, load_npy(data, str(path)), "NPY")
+            _look_at_values(examined, data, load_npy(data, str(path)), "NPY")
         else:
-            _look_at_picture(seen, data, fast)
+            _look_at_picture(examined, data, fast)
     except UnreadableImage as error:
-        seen.problem = error
-    return seen
+        examined.problem = error
+    return examined
 
 
 # ---- parts
 
 
-def _look_at_picture(seen: Examined, data: bytes, fast: bool) -> None:
-    name = str(seen.path)
+def _look_at_picture(examined: Examined, data: bytes, fast: bool) -> None:
+    name = str(examined.path)
     try:
         image = open_image(data, name)
     except UnreadableImage:
         if not is_tiff(data) or ends_early(data):
             raise
-        return _look_at_values(seen, data, load_tiff(data, name), "TIFF")  # more channels than Pillow knows
+        return _look_at_values(examined, data, load_tiff(data, name), "TIFF")  # more channels than Pillow knows
     with image, as_sentences(name, data):
-        seen.facts = facts_of(image)
+        examined.facts = facts_of(image)
         if fast and not ends_early(data):
             return None
         whole = decode(image, data, name, target=_TARGET)
-        seen.depth = depth_of(np.asarray(whole)) if is_deep(whole) else None
-        _look_at_pixels(seen, from_pillow(whole, 3))
+        examined.depth = depth_of(np.asarray(whole)) if is_deep(whole) else None
+        _look_at_pixels(examined, from_pillow(whole, 3))
 
 
-def _look_at_values(seen: Examined, data: bytes, values: NDArray[Any], form: str) -> None:
-    with as_sentences(str(seen.path), data):
+def _look_at_values(examined: Examined, data: bytes, values: NDArray[Any], form: str) -> None:
+    with as_sentences(str(examined.path), data):
         pixels = eight_bit(values)
     height, width, channels = values.shape
-    seen.facts = ImageFacts(form, f"{values.dtype} x {channels}", width, height)
-    seen.depth = depth_of(values)
-    _look_at_pixels(seen, pixels)
+    examined.facts = ImageFacts(form, f"{values.dtype} x {channels}", width, height)
+    examined.depth = depth_of(values)
+    _look_at_pixels(examined, pixels)
 
 
-def _look_at_pixels(seen: Examined, pixels: NDArray[np.uint8]) -> None:
-    seen.hash, seen.small, seen.flatness = hash_picture(pixels), small_picture(pixels), flatness(pixels)
+def _look_at_pixels(examined: Examined, pixels: NDArray[np.uint8]) -> None:
+    examined.hash, examined.small, examined.flatness = hash_picture(pixels), small_picture(pixels), flatness(pixels)

@@ -19,10 +19,11 @@ HUGE = 40_000_000  # pixels from which decoding takes a noticeable part of a sec
 MANY_EXAMPLES = 1000  # of what is merely odd; broken files are all listed
 
 
-def check_files(seen: Sequence[Examined]) -> list[Finding]:
-    readable = [one for one in seen if one.problem is None and one.facts is not None]
-    found = [
-        _broken(seen),
+def check_files(examined: Sequence[Examined]) -> list[Finding]:
+    """All findings about single files, the gravest kinds first."""
+    readable = [image for image in examined if image.problem is None and image.facts is not None]
+    findings = [
+        _broken(examined),
         _mixed_channels(readable),
         _blank(readable),
         _tiny(readable),
@@ -34,11 +35,11 @@ def check_files(seen: Sequence[Examined]) -> list[Finding]:
         _turned(readable),
         _animated(readable),
     ]
-    return [finding for finding in found if finding is not None]
+    return [finding for finding in findings if finding is not None]
 
 
-def _broken(seen: Sequence[Examined]) -> Finding | None:
-    broken = [(one.path, one.problem) for one in seen if one.problem is not None]
+def _broken(examined: Sequence[Examined]) -> Finding | None:
+    broken = [(image.path, image.problem) for image in examined if image.problem is not None]
     kinds = Counter(problem.kind for _, problem in broken)
     title = f"{counted(len(broken), 'file')} cannot be read ({', '.join(f'{n:,} {kind}' for kind, n in kinds.items())})"
     advice = "replace or remove them; training leaves them out"
@@ -46,9 +47,9 @@ def _broken(seen: Sequence[Examined]) -> Finding | None:
     return _finding("broken", "error", title, advice, examples, limit=None)
 
 
-def _mixed_channels(seen: Sequence[Examined]) -> Finding | None:
+def _mixed_channels(examined: Sequence[Examined]) -> Finding | None:
     """Grey, colour and transparent ones become each other; seven channels become nothing else."""
-    kinds = {one.path: kind_of(facts) for one, facts in _with_facts(seen)}
+    kinds = {image.path: kind_of(facts) for image, facts in _with_facts(examined)}
     kinds = {path: kind if kind.startswith("of ") else "of 1 or 3 channels" for path, kind in kinds.items()}
     counts = Counter(kinds.values())
     if len(counts) < 2:
@@ -59,49 +60,49 @@ def _mixed_channels(seen: Sequence[Examined]) -> Finding | None:
     return _finding("mixed-channels", "error", title, "keep one number of channels: a model takes one", odd)
 
 
-def _blank(seen: Sequence[Examined]) -> Finding | None:
-    blank = [one for one in seen if one.small is not None and is_flat(one.small)]
+def _blank(examined: Sequence[Examined]) -> Finding | None:
+    blank = [image for image in examined if image.small is not None and is_flat(image.small)]
     title = f"{counted(len(blank), 'image is', 'images are')} of one colour all over"
-    return _finding("blank", "warning", title, "remove what shows nothing", [Example((one.path,)) for one in blank])
+    return _finding("blank", "warning", title, "remove what shows nothing", [Example((image.path,)) for image in blank])
 
 
-def _tiny(seen: Sequence[Examined]) -> Finding | None:
-    sides = {one.path: min(facts.width, facts.height) for one, facts in _with_facts(seen)}
+def _tiny(examined: Sequence[Examined]) -> Finding | None:
+    sides = {image.path: min(facts.width, facts.height) for image, facts in _with_facts(examined)}
     usual = statistics.median(sides.values()) if sides else 0
-    tiny = [one for one in seen if sides[one.path] < min(TINY_SIDE, usual * TINY_SHARE)]
+    tiny = [image for image in examined if sides[image.path] < min(TINY_SIDE, usual * TINY_SHARE)]
     title = f"{counted(len(tiny), 'image is', 'images are')} tiny beside the usual {usual:,.0f} pixels"
     advice = "replace thumbnails by the images themselves: enlarged, they show little"
     return _finding("tiny", "warning", title, advice, _with_sizes(tiny))
 
 
-def _odd_shape(seen: Sequence[Examined]) -> Finding | None:
-    shapes = {one.path: facts.width / facts.height for one, facts in _with_facts(seen)}
+def _odd_shape(examined: Sequence[Examined]) -> Finding | None:
+    shapes = {image.path: facts.width / facts.height for image, facts in _with_facts(examined)}
     usual = statistics.median(shapes.values()) if shapes else 1
-    odd = [one for one in seen if not 1 / ODD_SHAPE <= shapes[one.path] / usual <= ODD_SHAPE]
+    odd = [image for image in examined if not 1 / ODD_SHAPE <= shapes[image.path] / usual <= ODD_SHAPE]
     title = f"{counted(len(odd), 'image is', 'images are')} much wider or taller than the rest"
     advice = "look whether the middle shows what matters, or use the resize rule pad, which cuts nothing off"
     return _finding("odd-shape", "warning", title, advice, _with_sizes(odd))
 
 
-def _mixed_depths(seen: Sequence[Examined]) -> Finding | None:
-    depths = Counter(one.depth for one in seen if one.depth is not None)
+def _mixed_depths(examined: Sequence[Examined]) -> Finding | None:
+    depths = Counter(image.depth for image in examined if image.depth is not None)
     if len(depths) < 2:
         return None
     usual = depths.most_common(1)[0][0]
-    odd = [one for one in seen if one.depth not in (None, usual)]
+    odd = [image for image in examined if image.depth not in (None, usual)]
     title = f"images of more than 8 bits fill different ranges: {listing([f'{d} bits' for d in sorted(depths)], 5)}"
     advice = "save them with one range, or the same brightness is read as different ones"
     return _finding(
-        "mixed-depths", "warning", title, advice, [Example((one.path,), f"{one.depth} bits") for one in odd]
+        "mixed-depths", "warning", title, advice, [Example((image.path,), f"{image.depth} bits") for image in odd]
     )
 
 
-def _mixed_kinds(seen: Sequence[Examined]) -> Finding | None:
-    kinds = Counter(kind_of(facts) for _, facts in _with_facts(seen))
+def _mixed_kinds(examined: Sequence[Examined]) -> Finding | None:
+    kinds = Counter(kind_of(facts) for _, facts in _with_facts(examined))
     if len(kinds) < 2:
         return None
     usual = kinds.most_common(1)[0][0]
-    odd = [Example((one.path,), kind_of(facts)) for one, facts in _with_facts(seen) if kind_of(facts) != usual]
+    odd = [Example((image.path,), kind_of(facts)) for image, facts in _with_facts(examined) if kind_of(facts) != usual]
     title = f"images of several kinds: {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}"
     advice = (
         "nothing to do, if new images will be as mixed: all become what the model takes, transparency becomes white"
@@ -109,36 +110,36 @@ def _mixed_kinds(seen: Sequence[Examined]) -> Finding | None:
     return _finding("mixed-kinds", "note", title, advice, odd)
 
 
-def _huge(seen: Sequence[Examined]) -> Finding | None:
-    huge = [one for one, facts in _with_facts(seen) if facts.width * facts.height > HUGE]
+def _huge(examined: Sequence[Examined]) -> Finding | None:
+    huge = [image for image, facts in _with_facts(examined) if facts.width * facts.height > HUGE]
     title = f"{counted(len(huge), 'image has', 'images have')} more than {HUGE // 1_000_000} million pixels"
     return _finding("huge", "note", title, "make them smaller once, and training starts faster", _with_sizes(huge))
 
 
-def _wrong_endings(seen: Sequence[Examined]) -> Finding | None:
+def _wrong_endings(examined: Sequence[Examined]) -> Finding | None:
     lying = [
-        Example((one.path,), f"is {facts.format}")
-        for one, facts in _with_facts(seen)
-        if ENDINGS.get(_suffix(one.path), facts.format) != facts.format
+        Example((image.path,), f"is {facts.format}")
+        for image, facts in _with_facts(examined)
+        if ENDINGS.get(_suffix(image.path), facts.format) != facts.format
     ]
     title = f"{counted(len(lying), 'file is', 'files are')} of another type than the name says"
     return _finding("wrong-ending", "note", title, "nothing to do here: the content decides; others may stumble", lying)
 
 
-def _turned(seen: Sequence[Examined]) -> Finding | None:
+def _turned(examined: Sequence[Examined]) -> Finding | None:
     turned = [
-        Example((one.path,), f"orientation {facts.orientation}")
-        for one, facts in _with_facts(seen)
+        Example((image.path,), f"orientation {facts.orientation}")
+        for image, facts in _with_facts(examined)
         if facts.orientation != 1
     ]
     title = f"{counted(len(turned), 'photo is', 'photos are')} stored turned or mirrored (EXIF orientation)"
     return _finding("turned", "note", title, "nothing to do: they are put upright whenever they are read", turned)
 
 
-def _animated(seen: Sequence[Examined]) -> Finding | None:
+def _animated(examined: Sequence[Examined]) -> Finding | None:
     moving = [
-        Example((one.path,), counted(facts.frames, "frame"))
-        for one, facts in _with_facts(seen)
+        Example((image.path,), counted(facts.frames, "frame"))
+        for image, facts in _with_facts(examined)
         if facts.frames > 1 and facts.format in ("GIF", "PNG", "WEBP", "AVIF", "TIFF")
     ]
     title = f"{counted(len(moving), 'file has', 'files have')} several frames or pages"
@@ -154,12 +155,12 @@ def _finding(
     return Finding(kind, severity, title, advice, len(examples), tuple(examples[:limit])) if examples else None
 
 
-def _with_facts(seen: Sequence[Examined]) -> list[tuple[Examined, ImageFacts]]:
-    return [(one, one.facts) for one in seen if one.facts is not None]
+def _with_facts(examined: Sequence[Examined]) -> list[tuple[Examined, ImageFacts]]:
+    return [(image, image.facts) for image in examined if image.facts is not None]
 
 
-def _with_sizes(seen: Sequence[Examined]) -> list[Example]:
-    return [Example((one.path,), f"{facts.width:,} x {facts.height:,}") for one, facts in _with_facts(seen)]
+def _with_sizes(examined: Sequence[Examined]) -> list[Example]:
+    return [Example((image.path,), f"{facts.width:,} x {facts.height:,}") for image, facts in _with_facts(examined)]
 
 
 def _suffix(path: Path) -> str:

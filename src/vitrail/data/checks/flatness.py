@@ -28,7 +28,7 @@ NOT_FLAT = Flatness()
 
 
 def flatness(pixels: Pixels) -> Flatness:
-    """Of uint8 (H, W, C), by a grid of samples. Of many channels the first three."""
+    """The flatness of a picture, uint8 (H, W, C), by a grid of samples. Of many channels the first three."""
     height, width, channels = pixels.shape
     down, right = -(-height // SAMPLES), -(-width // SAMPLES)
     one = pixels[::down, ::right, 1 % channels] >> NOISE_BITS

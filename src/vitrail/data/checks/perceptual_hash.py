@@ -35,7 +35,7 @@ def small_picture(pixels: NDArray[np.uint8]) -> Small:
 
 
 def hash_picture(pixels: NDArray[np.uint8]) -> int:
-    """64 bits for uint8 (H, W, C)."""
+    """The 64 bits of the hash of a picture, uint8 (H, W, C)."""
     if pixels.shape[2] == 3:
         grey = Image.fromarray(pixels).convert("L")
     else:
@@ -45,7 +45,7 @@ def hash_picture(pixels: NDArray[np.uint8]) -> int:
 
 
 def is_flat(small: Small) -> bool:
-    """One colour all over, so far as such a small picture can tell."""
+    """Whether a picture is of one colour all over, so far as its small copy tells."""
     return bool((small.max(axis=(0, 1)).astype(int) - small.min(axis=(0, 1))).max() < FLAT)
 
 

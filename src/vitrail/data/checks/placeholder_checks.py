@@ -14,7 +14,7 @@ from vitrail.data.checks.copy_checks import example_of_copies, same_bytes
 from vitrail.data.checks.examine import Examined
 from vitrail.data.checks.perceptual_hash import Small, is_flat
 from vitrail.dataset import Dataset
-from vitrail.findings import Example, Finding, single
+from vitrail.findings import Example, Finding, about_files
 from vitrail.tasks.registry import task_data
 from vitrail.text import counted
 
@@ -31,7 +31,7 @@ DARK = 40  # brightest level of a ground that may be a night sky, which is not c
 
 @dataclass(frozen=True)
 class Placeholders:
-    """Indices of items."""
+    """Items that stand for missing images, by their indices."""
 
     nearly_blank: frozenset[int] = frozenset()
     flat_coloured: frozenset[int] = frozenset()
@@ -39,12 +39,15 @@ class Placeholders:
 
     @property
     def indices(self) -> frozenset[int]:
+        """All of them together."""
         return self.nearly_blank | self.flat_coloured | {index for group in self.repeated for index in group}
 
 
 def find_placeholders(dataset: Dataset, examined: Sequence[Examined]) -> Placeholders:
-    """`examined` in the order of the dataset's items. Nothing after a fast look, which sees no pixels."""
-    smalls = {index: one.small for index, one in enumerate(examined) if one.small is not None and one.problem is None}
+    """The placeholders; `examined` in the order of the items. None after a fast look, which sees no pixels."""
+    smalls = {
+        index: look.small for index, look in enumerate(examined) if look.small is not None and look.problem is None
+    }
     if not smalls:
         return Placeholders()
     even = _nearly_even(smalls)
@@ -64,19 +67,17 @@ def find_placeholders(dataset: Dataset, examined: Sequence[Examined]) -> Placeho
 
 
 def check_placeholders(dataset: Dataset, placeholders: Placeholders) -> list[Finding]:
-    """`dataset` with every item in a part."""
+    """What to report about them. `dataset` with every item in a part."""
     findings = _repeated(dataset, placeholders.repeated)
     paths = [dataset.items[index].path for index in sorted(placeholders.flat_coloured)]
-    if paths:
-        title = f"{counted(len(paths), 'image is', 'images are')} of a few flat colours, as 'image not available' is"
-        advice = "remove placeholders of missing images; keep a drawing that is meant"
-        findings.append(Finding("placeholder", "warning", title, advice, len(paths), single(paths)))
+    title = f"{counted(len(paths), 'image is', 'images are')} of a few flat colours, as 'image not available' is"
+    advice = "remove placeholders of missing images; keep a drawing that is meant"
+    findings += about_files("placeholder", "warning", title, advice, paths)
     paths = [dataset.items[index].path for index in sorted(placeholders.nearly_blank)]
-    if paths:
-        title = f"{counted(len(paths), 'image is', 'images are')} nearly blank: one colour but for specks"
-        advice = "look at them, and remove what shows nothing"
-        findings.append(Finding("nearly-blank", "warning", title, advice, len(paths), single(paths)))
-    return findings
+    title = f"{counted(len(paths), 'image is', 'images are')} nearly blank: one colour but for specks"
+    return findings + about_files(
+        "nearly-blank", "warning", title, "look at them, and remove what shows nothing", paths
+    )
 
 
 def _repeated(dataset: Dataset, groups: Sequence[Sequence[int]]) -> list[Finding]:
@@ -97,13 +98,11 @@ def _repeated(dataset: Dataset, groups: Sequence[Sequence[int]]) -> list[Finding
         (plain, "warning", ""),
     ]
     advice = "remove every copy: nothing can be learnt from it"
-    findings = []
-    for examples, severity, how in sorts:
-        if examples:
-            images = counted(sum(len(example.files) for example in examples), "image")
-            title = f"{counted(len(examples), 'placeholder stands', 'placeholders stand')} for {images}{how}"
-            finding = Finding("repeated-placeholder", severity, title, advice, len(examples), tuple(examples))
-            findings.append(finding)
+    findings: list[Finding] = []
+    for examples, severity, problem in sorts:
+        images = counted(sum(len(example.files) for example in examples), "image")
+        title = f"{counted(len(examples), 'placeholder stands', 'placeholders stand')} for {images}{problem}"
+        findings += about_files("repeated-placeholder", severity, title, advice, examples)
     return findings
 
 

@@ -12,14 +12,14 @@ from typing import Any
 from vitrail.annotations import AnnotatedImage, Annotation, AnnotationSource
 from vitrail.dataset import SPLITS, split_name
 from vitrail.errors import VitrailError
-from vitrail.findings import Finding, single
+from vitrail.findings import Finding, about_files
 from vitrail.images.exif import Corners
 from vitrail.images.listing import scan, subfolders
 from vitrail.text import counted, listing, nfc, shown
 
 
 def is_coco(path: Path) -> bool:
-    """By the names of its three lists, which are not worth parsing a large file for."""
+    """Whether a file is COCO: it names the lists images and annotations. A large file is not parsed for this."""
     try:
         text = path.read_bytes()
     except OSError:
@@ -40,7 +40,7 @@ def find_coco(root: Path) -> list[Path]:
 
 
 def read_coco(root: Path, paths: list[Path]) -> AnnotationSource:
-    """Several files are the parts of one set."""
+    """All images that are there, with their objects. Several files are the parts of one set."""
     parts = {path: part_of(path) for path in paths}
     by_part = list(parts.values())
     if len(paths) > 1 and (None in by_part or len(set(by_part)) < len(paths)):
@@ -71,7 +71,7 @@ def read_coco(root: Path, paths: list[Path]) -> AnnotationSource:
 
 
 def part_of(path: Path) -> str | None:
-    """train for instances_train2017.json and for train/_annotations.coco.json."""
+    """The part that a file is of: train for instances_train2017.json and for train/_annotations.coco.json."""
     words = re.split(r"[^a-z]+", path.stem.casefold())
     parts = [part for word in words if (part := split_name(word))]
     return parts[0] if parts else split_name(path.parent.name)
@@ -222,11 +222,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _findings(missing: list[Path], strange: int) -> list[Finding]:
-    findings = []
-    if missing:
-        title = f"{counted(len(missing), 'image is', 'images are')} listed but not there"
-        advice = "restore the files or remove them from the list; they are left out"
-        findings.append(Finding("missing", "error", title, advice, len(missing), single(missing)))
+    title = f"{counted(len(missing), 'image is', 'images are')} listed but not there"
+    advice = "restore the files or remove them from the list; they are left out"
+    findings = about_files("missing", "error", title, advice, missing)
     if strange:
         title = f"{counted(strange, 'annotation belongs', 'annotations belong')} to no image of the file"
         findings.append(Finding("stray-annotations", "error", title, "mend their image_id; they are left out", strange))

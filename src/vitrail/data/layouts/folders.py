@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitrail.dataset import Dataset, Item, split_name
 from vitrail.errors import VitrailError
-from vitrail.findings import Finding, single
+from vitrail.findings import Finding, about_files
 from vitrail.images.listing import Listing, scan, subfolders
 from vitrail.tasks.registry import task_data, tasks_of_layout
 from vitrail.text import counted, listing, natural, nfc, shown
@@ -15,11 +15,11 @@ from vitrail.text import counted, listing, natural, nfc, shown
 def from_folders(root: Path, task: str | None = None) -> Dataset:
     """`DATA/<class>/...`: every image below a class folder is of that class."""
     classes = subfolders(root)
-    inside = {folder: scan(folder, above=[root]) for folder in classes}
+    files = {folder: scan(folder, above=[root]) for folder in classes}
     loose = scan(root, deep=False)
-    if not any(found.images for found in inside.values()):
+    if not any(listed.images for listed in files.values()):
         raise _no_classes(root, loose, classes)
-    return _dataset(root, "folders", task, {None: inside}, loose, [])
+    return _dataset(root, "folders", task, {None: files}, loose, [])
 
 
 def from_split_folders(root: Path, task: str | None = None) -> Dataset:
@@ -31,12 +31,12 @@ def from_split_folders(root: Path, task: str | None = None) -> Dataset:
         if part is None:
             strangers.append(folder)
             continue
-        inside = parts.setdefault(part, {})
-        inside.update({one: scan(one, above=[root, folder]) for one in subfolders(folder)})
-        here = scan(folder, deep=False)
-        loose.images += here.images
-        loose.others += here.others
-    if not any(found.images for inside in parts.values() for found in inside.values()):
+        classes = parts.setdefault(part, {})
+        classes.update({inner: scan(inner, above=[root, folder]) for inner in subfolders(folder)})
+        beside = scan(folder, deep=False)
+        loose.images += beside.images
+        loose.others += beside.others
+    if not any(files.images for classes in parts.values() for files in classes.values()):
         raise VitrailError(
             f"{shown(root)} has folders for parts, but no class folders with images in them: "
             "train/cat/1.jpg is what is looked for (for classes with such names use layout='folders')"
@@ -56,7 +56,7 @@ def _dataset(
     strangers: list[Path],
 ) -> Dataset:
     data = task_data(task) if task else tasks_of_layout(layout)[0]
-    folders = [(split, folder, files) for split, inside in parts.items() for folder, files in inside.items()]
+    folders = [(split, folder, files) for split, classes in parts.items() for folder, files in classes.items()]
     labels, targets = data.targets_of_folders([folder for _, folder, files in folders if files.images])
     items = []
     for split, folder, files in sorted(folders, key=lambda row: (_order(row[0]), natural(nfc(row[1].name)))):
@@ -81,29 +81,22 @@ def _findings(
         title = f"{counted(len(empty), 'class folder is', 'class folders are')} empty: {_names(empty, root)}"
         advice = "add images or remove it; it is left out"
         findings.append(Finding("empty-class", "warning", title, advice, len(empty)))
-    if loose.images:
-        title = f"{counted(len(loose.images), 'image lies', 'images lie')} outside the class folders"
-        advice = "move into a class folder what should be used; the rest is left out"
-        findings.append(Finding("loose-images", "warning", title, advice, len(loose.images), single(loose.images)))
+    title = f"{counted(len(loose.images), 'image lies', 'images lie')} outside the class folders"
+    advice = "move into a class folder what should be used; the rest is left out"
+    findings += about_files("loose-images", "warning", title, advice, loose.images)
     outside = [image for folder in strangers for image in scan(folder, above=[root]).images]
-    if outside:
-        where = f"outside train, val and test: {_names(strangers, root)}"
-        title = f"{counted(len(outside), 'image lies', 'images lie')} {where}"
-        advice = "move into a part what should be used; the rest is left out"
-        findings.append(Finding("other-folders", "warning", title, advice, len(outside), single(outside)))
+    where = f"outside train, val and test: {_names(strangers, root)}"
+    title = f"{counted(len(outside), 'image lies', 'images lie')} {where}"
+    advice = "move into a part what should be used; the rest is left out"
+    findings += about_files("other-folders", "warning", title, advice, outside)
     dead = [link for _, _, files in folders for link in files.dead] + loose.dead
-    if dead:
-        title = f"{counted(len(dead), 'link leads', 'links lead')} nowhere"
-        findings.append(
-            Finding("missing", "error", title, "restore the files or remove the links", len(dead), single(dead))
-        )
+    title = f"{counted(len(dead), 'link leads', 'links lead')} nowhere"
+    findings += about_files("missing", "error", title, "restore the files or remove the links", dead)
     others = [file for _, _, files in folders for file in files.others] + loose.others
-    if others:
-        kinds = listing(sorted({file.suffix.lower() or file.name for file in others}), 4)
-        title = f"{counted(len(others), 'file is no image', 'files are no images')} ({kinds})"
-        advice = "nothing to do, if that is meant: they are left out"
-        findings.append(Finding("other-files", "note", title, advice, len(others), single(others)))
-    return tuple(findings)
+    kinds = listing(sorted({file.suffix.lower() or file.name for file in others}), 4)
+    title = f"{counted(len(others), 'file is no image', 'files are no images')} ({kinds})"
+    advice = "nothing to do, if that is meant: they are left out"
+    return (*findings, *about_files("other-files", "note", title, advice, others))
 
 
 def _no_classes(root: Path, loose: Listing, classes: list[Path]) -> VitrailError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from vitrail.data.layouts.table_file import Finder, read_table
 from vitrail.dataset import Dataset, Item, Target, split_name
 from vitrail.errors import VitrailError
-from vitrail.findings import Example, Finding, single
+from vitrail.findings import Finding, about_files
 from vitrail.tasks.registry import task_data, tasks_of_layout
 from vitrail.tasks.shared.columns import Table
 from vitrail.tasks.task_data import TaskData
@@ -117,14 +117,11 @@ def _none_exists(table: Table, missing: list[Path]) -> VitrailError:
 
 
 def _row_findings(missing: list[Path], doubled: list[Path]) -> list[Finding]:
-    findings = []
-    if missing:
-        title = f"{counted(len(missing), 'image is', 'images are')} listed but not there"
-        advice = "restore the files or remove their rows; they are left out"
-        findings.append(Finding("missing", "error", title, advice, len(missing), single(missing)))
-    if doubled:
-        title = f"{counted(len(doubled), 'row repeats', 'rows repeat')} an earlier one"
-        advice = "remove them from the table; each image is used once"
-        examples = tuple(Example((path,)) for path in doubled)
-        findings.append(Finding("repeated-rows", "warning", title, advice, len(doubled), examples))
-    return findings
+    not_there = f"{counted(len(missing), 'image is', 'images are')} listed but not there"
+    restore = "restore the files or remove their rows; they are left out"
+    repeated = f"{counted(len(doubled), 'row repeats', 'rows repeat')} an earlier one"
+    remove = "remove them from the table; each image is used once"
+    return [
+        *about_files("missing", "error", not_there, restore, missing),
+        *about_files("repeated-rows", "warning", repeated, remove, doubled),
+    ]

@@ -44,6 +44,7 @@ class Finder:
         self._listings: dict[str, dict[str, str]] = {}
 
     def find(self, text: str) -> Path | None:
+        """The file that a cell names, or None where there is none."""
         for written in dict.fromkeys((text, text.strip(), text.strip().replace("\\", "/"))):
             path = self.root / written
             if os.path.isfile(path):

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vitrail.annotations import AnnotatedImage, Annotation, AnnotationSource
+from vitrail.data.layouts.annotation_files import check_annotation_files
 from vitrail.dataset import SPLITS, split_name
 from vitrail.errors import VitrailError
-from vitrail.findings import Example, Finding, single
+from vitrail.findings import Example, Finding, about_files
 from vitrail.images.exif import Corners
 from vitrail.images.headers import Size
 from vitrail.images.listing import scan, subfolders
@@ -32,11 +33,12 @@ def find_voc(root: Path) -> list[Path]:
 
 
 def read_voc(root: Path, folders: list[Path]) -> AnnotationSource:
-    lists, read, broken, missing, bare = _lists(root), [], [], [], []
+    """All images that have an annotation, with their objects; problems with files become findings."""
+    lists, entries, broken, missing, bare = _lists(root), [], [], [], []
     for folder in folders:
         images = _images(folder)
         files = [path for path in scan(folder).others if path.suffix.lower() == ".xml"]
-        own = split_name(folder.name) or split_name(folder.parent.name)
+        folder_part = split_name(folder.name) or split_name(folder.parent.name)
         for path in files:
             try:
                 written = _read(path)
@@ -47,24 +49,24 @@ def read_voc(root: Path, folders: list[Path]) -> AnnotationSource:
             if image is None:
                 missing.append(path)
             else:
-                read.append((image, path, written, lists.get(path.stem) if lists else own))
-        named = {image for image, *_ in read}
+                entries.append((image, path, written, lists.get(path.stem) if lists else folder_part))
+        named = {image for image, *_ in entries}
         bare += [image for image in images.values() if image not in named]
-    unlisted = [image for image, _, _, part in read if lists and part is None]
-    read = [one for one in read if not lists or one[3] is not None]
-    labels = sorted({name for _, _, written, _ in read for name, *_ in written.objects}, key=natural)
+    unlisted = [image for image, _, _, part in entries if lists and part is None]
+    entries = [entry for entry in entries if not lists or entry[3] is not None]
+    labels = sorted({name for _, _, written, _ in entries for name, *_ in written.objects}, key=natural)
     source = AnnotationSource(root, "voc", labels, [], _findings(broken, missing, bare, unlisted))
     number = {name: index for index, name in enumerate(labels)}
-    one = _counted_from(written for _, _, written, _ in read)
-    for image, path, written, part in sorted(read, key=lambda row: (_order(row[3]), nfc(str(row[0])))):
+    first = _first_pixel(written for _, _, written, _ in entries)
+    for image, path, written, part in sorted(entries, key=lambda row: (_order(row[3]), nfc(str(row[0])))):
         annotations = [
-            Annotation(number[name], (left - one, top - one, right, bottom), crowd)
+            Annotation(number[name], (left - first, top - first, right, bottom), crowd)
             for name, (left, top, right, bottom), crowd in written.objects
         ]
         source.images.append(AnnotatedImage(image, annotations, part, written.size, path))
     if not source.images:
-        said = f": {source.findings[0].title}" if source.findings else ""
-        raise VitrailError(f"{shown(root)} has VOC annotations, but no image to one of them{said}")
+        reason = f": {source.findings[0].title}" if source.findings else ""
+        raise VitrailError(f"{shown(root)} has VOC annotations, but no image to one of them{reason}")
     return source
 
 
@@ -84,13 +86,13 @@ def _read(path: Path) -> _Written:
         raise ValueError(f"its top element is {top.tag!r}, not 'annotation'")
     size = _number(top, "size/height"), _number(top, "size/width")
     objects = []
-    for one in top.iter("object"):
-        box = [_number(one, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
-        name = nfc((one.findtext("name") or "").strip())
+    for element in top.iter("object"):
+        box = [_number(element, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+        name = nfc((element.findtext("name") or "").strip())
         if not name or None in box:
             raise ValueError("an object lacks its name or a side of its box")
         left, top_, right, bottom = (value or 0.0 for value in box)
-        objects.append((name, (left, top_, right, bottom), (one.findtext("difficult") or "0").strip() == "1"))
+        objects.append((name, (left, top_, right, bottom), (element.findtext("difficult") or "0").strip() == "1"))
     claimed = (round(size[0]), round(size[1])) if size[0] and size[1] else None  # some programs write 0
     return _Written(top.findtext("filename") or "", claimed, objects)
 
@@ -100,7 +102,7 @@ def _number(element: ElementTree.Element, where: str) -> float | None:
     return None if text is None or not text.strip() else float(text)
 
 
-def _counted_from(files: Iterable[_Written]) -> int:
+def _first_pixel(files: Iterable[_Written]) -> int:
     """VOC counts pixels from 1, and its boxes include their last pixel; of programs that write VOC many count from 0.
     A set in which a box begins at 0 is one of theirs."""
     starts = [min(box[:2]) for written in files for _, box, _ in written.objects]
@@ -117,7 +119,7 @@ def _has_annotations(folder: Path) -> bool:
 
 def _images(folder: Path) -> dict[str, Path]:
     """The images that a folder's annotations are of, by their names: beside it, or in it."""
-    beside = [one for one in subfolders(folder.parent) if one.name.casefold() in _IMAGES]
+    beside = [place for place in subfolders(folder.parent) if place.name.casefold() in _IMAGES]
     for place in [*beside, folder, folder.parent]:
         images = {nfc(path.stem).casefold(): path for path in scan(place, deep=place in beside).images}
         if images:
@@ -148,21 +150,12 @@ def _order(part: str | None) -> int:
 
 
 def _findings(broken: list[Example], missing: list[Path], bare: list[Path], unlisted: list[Path]) -> list[Finding]:
-    findings = []
-    if broken:
-        title = f"{counted(len(broken), 'annotation')} cannot be read"
-        advice = "mend them; their images are left out"
-        findings.append(Finding("broken-annotations", "error", title, advice, len(broken), tuple(broken)))
-    if missing:
-        title = f"{counted(len(missing), 'annotation has', 'annotations have')} no image"
-        advice = "restore the images or remove the annotations"
-        findings.append(Finding("no-image", "error", title, advice, len(missing), single(missing)))
-    if bare:
-        title = f"{counted(len(bare), 'image has', 'images have')} no annotation"
-        advice = "annotate them, with no object where there is none; they are left out"
-        findings.append(Finding("no-annotation", "warning", title, advice, len(bare), single(bare)))
-    if unlisted:
-        title = f"{counted(len(unlisted), 'image is', 'images are')} in none of the lists of ImageSets/Main"
-        advice = "nothing to do, if that is meant: they are left out"
-        findings.append(Finding("unlisted", "note", title, advice, len(unlisted), single(unlisted)))
-    return findings
+    no_annotation = f"{counted(len(bare), 'image has', 'images have')} no annotation"
+    annotate = "annotate them, with no object where there is none; they are left out"
+    in_no_list = f"{counted(len(unlisted), 'image is', 'images are')} in none of the lists of ImageSets/Main"
+    left_out = "nothing to do, if that is meant: they are left out"
+    return [
+        *check_annotation_files("annotation", broken, missing),
+        *about_files("no-annotation", "warning", no_annotation, annotate, bare),
+        *about_files("unlisted", "note", in_no_list, left_out, unlisted),
+    ]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.annotations import AnnotatedImage, Annotation, AnnotationSource
+from vitrail.data.layouts.annotation_files import check_annotation_files
 from vitrail.dataset import SPLITS, split_name
 from vitrail.errors import VitrailError
-from vitrail.findings import Example, Finding, single
+from vitrail.findings import Example, Finding, about_files
 from vitrail.images.listing import scan, subfolders
 from vitrail.tasks.dense_options import DenseOptions
 from vitrail.tasks.shared.labels.class_names import class_names
@@ -51,6 +52,7 @@ def find_yolo(root: Path) -> list[YoloFolders]:
 
 
 def read_yolo(root: Path, pairs: list[YoloFolders], options: DenseOptions) -> AnnotationSource:
+    """All images with their objects, of which there may be none; problems with files become findings."""
     names, _ = class_names(options, root)
     source = AnnotationSource(root, "yolo", [], [])
     bare, broken, strays = [], [], []
@@ -153,17 +155,9 @@ def _unnamed(highest: int) -> list[Finding]:
 
 
 def _findings(bare: list[Path], broken: list[Example], strays: list[Path]) -> list[Finding]:
-    findings = []
-    if broken:
-        title = f"{counted(len(broken), 'text file')} cannot be read as boxes"
-        advice = "mend them; their images are left out"
-        findings.append(Finding("broken-annotations", "error", title, advice, len(broken), tuple(broken)))
-    if strays:
-        title = f"{counted(len(strays), 'text file has', 'text files have')} no image"
-        advice = "restore the images or remove the text files"
-        findings.append(Finding("no-image", "error", title, advice, len(strays), single(strays)))
-    if bare:
-        title = f"{counted(len(bare), 'image has', 'images have')} no text file: taken to show no object"
-        advice = "nothing to do, if that is meant; annotate them otherwise"
-        findings.append(Finding("no-annotation", "note", title, advice, len(bare), single(bare)))
-    return findings
+    title = f"{counted(len(bare), 'image has', 'images have')} no text file: taken to show no object"
+    advice = "nothing to do, if that is meant; annotate them otherwise"
+    return [
+        *check_annotation_files("text file", broken, strays),
+        *about_files("no-annotation", "note", title, advice, bare),
+    ]

@@ -127,6 +127,7 @@ def mirrored(seed: int, epoch: int, indices: np.ndarray) -> Tensor:
 
 
 def flip_maps(flip: str, mirrored: Tensor) -> Tensor:
+    """(n, 2) booleans, across and down -> maps (n, 3, 3) that mirror these images in the directions of `flip`."""
     maps = torch.eye(3).repeat(len(mirrored), 1, 1)
     if flip in ("horizontal", "both"):
         maps[:, 0, 0] = 1 - 2 * mirrored[:, 0].float()
@@ -169,31 +170,38 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def brightness(images: Tensor, strength: Tensor) -> Tensor:
+    """Towards black, or brighter."""
     return _blend(images, torch.zeros_like(images), strength)
 
 
 def contrast(images: Tensor, strength: Tensor) -> Tensor:
+    """Towards the image's mean grey, or away from it."""
     return _blend(images, _grey(images).mean(dim=(2, 3), keepdim=True), strength)
 
 
 def saturation(images: Tensor, strength: Tensor) -> Tensor:
+    """Towards its grey image, or more colourful."""
     return _blend(images, _grey(images), strength)
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
+    """Towards a blurred image, or sharper."""
     return _blend(images, F.avg_pool2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), 3, 1), strength)
 
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
+    """Fewer levels a channel: from 256 down to 4 at full strength."""
     levels = torch.round(8 - 6 * strength.abs())[:, None, None, None].exp2()  # 8 bits down to 2
     return (images * levels).floor().clamp(max=levels - 1) / (levels - 1)
 
 
 def solarize(images: Tensor, strength: Tensor) -> Tensor:
+    """Values above a threshold are inverted; at full strength all above 0 are."""
     return torch.where(images > 1 - strength.abs()[:, None, None, None], 1 - images, images)
 
 
 def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
+    """Each channel stretched to 0..1; the strength does not matter."""
     low, high = images.amin(dim=(2, 3), keepdim=True), images.amax(dim=(2, 3), keepdim=True)
     return torch.where(high > low, (images - low) / (high - low).clamp(min=1e-6), images)
 
@@ -223,6 +231,7 @@ CHANGES = ("none", "turn", "shear across", "shear down", "shift across", "shift 
 
 
 def recolour(images: Tensor, op: Tensor, strength: Tensor) -> Tensor:
+    """The change of colour that each image drew, (n, C, H, W) -> the same; other changes leave it as it is."""
     for name, change in RECOLOUR.items():
         chosen = (op == CHANGES.index(name)).nonzero()[:, 0]
         if len(chosen):

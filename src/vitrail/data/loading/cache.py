@@ -37,6 +37,7 @@ class Shape:
 
     @property
     def bytes(self) -> int:
+        """The bytes that one image takes."""
         return self.height * self.width * self.channels
 
 
@@ -72,6 +73,7 @@ class NoCache:
         return self
 
     def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+        """uint8 (B, H, W, C) and the images' own sizes (B, 2), decoded now."""
         paths = [self.paths[index] for index in indices]
         images = in_threads(lambda path: read_squashed(path, self.shape), paths, max(1, self.workers))
         return torch.from_numpy(np.stack([pixels for pixels, _ in images])), np.array([size for _, size in images])
@@ -84,6 +86,7 @@ class ArrayCache:
         self.pixels, self.sizes, self.broken = pixels, sizes, broken
 
     def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+        """uint8 (B, H, W, C) and the images' own sizes (B, 2), copied from the array."""
         return torch.from_numpy(self.pixels[indices]), self.sizes[indices]
 
 
@@ -96,6 +99,7 @@ class CacheSubset:
         self.indices = np.array([index for index in range(count) if index not in without], dtype=np.int64)
 
     def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+        """uint8 (B, H, W, C) and the images' own sizes (B, 2), by indices after the others moved up."""
         return self.cache.take(self.indices[indices])
 
 
@@ -118,6 +122,7 @@ def open_cache(
 
 
 def keep_in_memory(paths: Sequence[Path], shape: Shape, workers: int, progress: Progress | None = None) -> ArrayCache:
+    """Decode all images now, into one array in memory."""
     pixels = np.empty((len(paths), shape.height, shape.width, shape.channels), dtype=np.uint8)
     return ArrayCache(pixels, *_fill(pixels, paths, shape, workers, progress))
 
@@ -156,7 +161,7 @@ def _free_disk(folder: Path) -> int:
 
 
 def physical_memory() -> float:
-    """Bytes; infinity where the system does not say."""
+    """The machine's memory in bytes; infinity where the system does not say."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):

@@ -51,6 +51,8 @@ class RawBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
+    """Batches of training images by step number: drawn, read ahead, augmented and mixed."""
+
     cache: ImageCache
     targets: Targets
     sampler: Sampler

@@ -34,6 +34,7 @@ class Sampler:
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def of_step(self, step: int) -> BatchIndices:
+        """The images of one step, counted from 0 over the whole run, and the seeds of their augmentation."""
         epoch, position = divmod(step, self.steps_per_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
             self._epoch = (epoch, *self._draw_epoch(epoch))

@@ -94,7 +94,7 @@ def held_out_units(
 
 
 def number_of(key: str, seed: int) -> float:
-    """Between 0 and 1, evenly, and the same on every machine."""
+    """A number between 0 and 1 for a unit: evenly spread, and the same on every machine."""
     digest = hashlib.blake2b(f"{seed} {key}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
@@ -105,6 +105,7 @@ def digest_files(paths: Sequence[Path], workers: int | None = None, progress: Pr
 
 
 def digest(data: bytes) -> bytes:
+    """16 bytes by which files with the same content are known."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 

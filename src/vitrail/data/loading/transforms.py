@@ -47,7 +47,7 @@ def prepare(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[n
     return resized[top : top + height, left : left + width].copy()
 
 
-def letterbox_of(own: tuple[int, int], preprocessing: Preprocessing) -> Letterbox:
+def letterbox_of(image_size: tuple[int, int], preprocessing: Preprocessing) -> Letterbox:
     """Where `prepare` puts a picture of this size, for the rules of dense tasks: pad, squash and window.
 
     With window, a large picture reaches beyond the input: its top and left are then negative.
@@ -56,10 +56,10 @@ def letterbox_of(own: tuple[int, int], preprocessing: Preprocessing) -> Letterbo
 
     height, width = preprocessing.size
     if preprocessing.resize not in ("pad", "window"):
-        return Letterbox(own, (0, 0, height, width), preprocessing.size)
-    fitted = own if preprocessing.resize == "window" else _fitted(own, preprocessing.size)
+        return Letterbox(image_size, (0, 0, height, width), preprocessing.size)
+    fitted = image_size if preprocessing.resize == "window" else _fitted(image_size, preprocessing.size)
     top, left = (_offset(side, length) for side, length in zip(preprocessing.size, fitted, strict=True))
-    return Letterbox(own, (top, left, top + fitted[0], left + fitted[1]), preprocessing.size)
+    return Letterbox(image_size, (top, left, top + fitted[0], left + fitted[1]), preprocessing.size)
 
 
 def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -104,12 +104,12 @@ def _letterbox(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArra
 def _middle(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """The middle of a large picture, or a small one in the middle."""
     canvas = _canvas(preprocessing)
-    shown, there = [], []
+    shown, target = [], []
     for side, own in zip(preprocessing.size, image.shape[:2], strict=True):
         length = min(side, own)
-        there.append(slice((side - length) // 2, (side - length) // 2 + length))
+        target.append(slice((side - length) // 2, (side - length) // 2 + length))
         shown.append(slice((own - length) // 2, (own - length) // 2 + length))
-    canvas[tuple(there)] = image[tuple(shown)]
+    canvas[tuple(target)] = image[tuple(shown)]
     return canvas
 
 
@@ -126,10 +126,10 @@ def _canvas(preprocessing: Preprocessing) -> NDArray[np.uint8]:
     return canvas
 
 
-def _fitted(own: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
+def _fitted(image_size: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
     """The largest (height, width) of the picture's aspect that fits into the size."""
-    scale = min(size[0] / own[0], size[1] / own[1])
-    return min(size[0], max(1, round(own[0] * scale))), min(size[1], max(1, round(own[1] * scale)))
+    scale = min(size[0] / image_size[0], size[1] / image_size[1])
+    return min(size[0], max(1, round(image_size[0] * scale))), min(size[1], max(1, round(image_size[1] * scale)))
 
 
 def resize(image: NDArray[np.uint8], size: tuple[int, int], interpolation: str) -> NDArray[np.uint8]:

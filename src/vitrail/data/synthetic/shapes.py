@@ -142,9 +142,9 @@ def _beside(out: Path) -> Path:
     return root
 
 
-def _command(out: Path, task: str, asked: str) -> str:
+def _command(out: Path, task: str, chosen: str) -> str:
     name = str(out) if " " not in str(out) else f"'{out}'"
-    which = f" --task {task}" if asked == "all" else ""
+    which = f" --task {task}" if chosen == "all" else ""
     return f"vitrail train {name}{which} --out runs/{task} --minutes 4"
 
 

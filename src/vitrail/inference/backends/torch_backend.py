@@ -37,10 +37,12 @@ class TorchBackend:
 
     @property
     def device(self) -> torch.device:
+        """Where the network's weights are."""
         return next(self.network.parameters()).device
 
     @property
     def precision(self) -> str:
+        """The name of the type that it multiplies in."""
         with autocast(self.device, self._precision):
             weight = next(self.network.parameters()).dtype
             mixed = torch.is_autocast_enabled(self.device.type)

@@ -87,10 +87,12 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def to_json(description: dict[str, Any]) -> str:
+    """The description as indented JSON."""
     return json.dumps(description, indent=2, ensure_ascii=False)
 
 
 def to_text(description: dict[str, Any]) -> str:
+    """The description as the text that `vitrail info` prints."""
     parts = [_headline(description), _cost_lines(description["cost"], description["config"])]
     if description["checkpoint"] is not None:
         parts.append(_checkpoint_lines(description["checkpoint"]))

@@ -38,6 +38,7 @@ def as_line(prediction: Prediction, task: Task) -> str:
 
 
 def text_lines(task: Task) -> Write:
+    """Writes each prediction as a line on standard output."""
     return lambda prediction: Stdout().write(as_line(prediction, task) + "\n")
 
 
@@ -45,6 +46,7 @@ class Stdout:
     """Standard output as it is now, which shows each row at once, and a name that it cannot encode in escapes."""
 
     def write(self, text: str) -> None:
+        """Write and flush."""
         encoding = sys.stdout.encoding or "utf-8"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()

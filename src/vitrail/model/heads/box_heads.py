@@ -56,9 +56,11 @@ class Perceptron(nn.Module):
 
     @property
     def last(self) -> nn.Module:
+        """The last linear layer."""
         return self.layers[-1]
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., widths[0]) -> (..., widths[-1])."""
         for layer in self.layers[:-1]:
             x = F.relu(layer(x))
         return self.last(x)
@@ -78,6 +80,7 @@ class BoxTokens(DenseHead):
         self.locate = Perceptron([width, width, width, 4])
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
+        """-> (B, Q, K + 1 + 4): logits of the classes and of "no object", then a box in 0..1."""
         return torch.cat([self.classify(features.queries), self.locate(features.queries).sigmoid()], dim=-1)
 
 
@@ -102,6 +105,7 @@ class FineGrid(nn.Module):
         self.mix = nn.Sequential(nn.BatchNorm2d(channels), ResidualConv(channels), ResidualConv(channels))
 
     def forward(self, tokens: Tensor, grid: Grid, images: Tensor) -> Tensor:
+        """tokens (B, N, D) over the grid (h, w), images (B, channels, H, W) -> (B, C, h', w')."""
         coarse = self.up(self.norm(tokens)).transpose(1, 2).unflatten(2, grid)  # (B, 4 C, h, w)
         features = F.pixel_shuffle(coarse, self.times)
         details = self.details(channels_last(images))
@@ -186,6 +190,7 @@ class BoxDecoder(DenseHead):
         return last.patches
 
     def initialise(self) -> None:
+        """Objects are rare at first, and every block starts from the proposals as they are."""
         nn.init.normal_(self.propose.weight, std=0.01)
         assert self.propose.bias is not None
         nn.init.zeros_(self.propose.bias)

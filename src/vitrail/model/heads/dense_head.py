@@ -36,6 +36,7 @@ class DenseHead(nn.Module, ABC):
 
 
 def build_dense_head(config: ViTConfig) -> DenseHead:
+    """The head that the config names."""
     from vitrail.model.heads.box_heads import BoxDecoder, BoxTokens
     from vitrail.model.heads.mask_heads import LinearMasks, MaskDecoder, MaskQueries
 

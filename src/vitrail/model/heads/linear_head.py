@@ -20,6 +20,7 @@ class LinearHead(nn.Module):
         self.out = nn.Linear(config.head_width or width, config.classes, bias=config.head_bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., classes)."""
         x = self.dropout(x)
         if self.hidden is not None:
             x = torch.tanh(self.hidden(x))

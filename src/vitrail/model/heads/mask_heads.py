@@ -30,6 +30,7 @@ class LinearMasks(DenseHead):
         self.out = nn.Linear(config.width, config.classes, bias=config.head_bias)
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
+        """-> logits (B, K, h, w), one cell a patch."""
         logits = self.out(self.dropout(features.patches[-1]))  # (B, N, K)
         return tokens_to_map(logits, features.grid)  # (B, K, h, w)
 
@@ -39,7 +40,7 @@ class MaskDecoder(DenseHead):
 
     The tokens are summed at the patch grid. From there the map doubles its resolution step by step, and takes in at
     each step what convolutions saw in the picture at that resolution, as the skips of a U-Net do: those of a conv
-    stem, which are there already, or a few init_small ones of its own.
+    stem, which are there already, or a few small ones of its own.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -58,12 +59,14 @@ class MaskDecoder(DenseHead):
         self.out = nn.Conv2d(widths[-1], config.classes, 1, bias=config.head_bias)
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
+        """-> logits (B, K, H / 2, W / 2)."""
         tokens = [layer(norm(x)) for layer, norm, x in zip(self.layers, self.norms, features.patches, strict=True)]
         x = tokens_to_map(torch.stack(tokens).sum(0), features.grid)  # (B, head_width, h, w), channels last
         x = self.convs(x, features.images, [features.maps[i] for i in self.maps])  # (B, narrow, H / 2, W / 2)
         return GAIN * self.out(self.dropout(x))  # (B, K, H / 2, W / 2)
 
     def initialise(self) -> None:
+        """Its last layer is small, so that the first answers are undecided."""
         init_small(self.out)
 
 
@@ -88,6 +91,7 @@ class MaskQueries(DenseHead):
         self.bias = nn.Parameter(torch.zeros(config.classes)) if config.head_bias else None
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
+        """-> logits (B, K, h', w'), on a grid of about 4 pixels a cell."""
         queries = features.queries  # (B, K, D)
         for i, layer in enumerate(self.layers):
             queries = layer(F.gelu(queries) if i else queries)  # (B, K, C)
@@ -99,6 +103,7 @@ class MaskQueries(DenseHead):
         return logits if self.bias is None else logits + self.bias[:, None, None]
 
     def initialise(self) -> None:
+        """Xavier's weights for the maps of queries and patches."""
         for layer in self.layers:  # of the usual 0.02 three in a row leave next to nothing of what tells queries apart
             nn.init.xavier_uniform_(layer.weight)  # type: ignore[arg-type]
         nn.init.xavier_uniform_(self.project.weight)
@@ -120,13 +125,14 @@ class UpsamplingDecoder(nn.Module):
         self.steps = nn.ModuleList(UpBlock(*step) for step in zip(widths, widths[1:], detail_channels, strict=False))
 
     def forward(self, x: Tensor, picture: Tensor, stem_maps: list[Tensor]) -> Tensor:
+        """x (B, widths[0], h, w), picture (B, C, H, W) -> (B, widths[-1], H / 2, W / 2)."""
         details = stem_maps or self.picture_maps(picture)
         for step, detail in zip(self.steps, details, strict=True):
             x = step(x, detail)
         return x
 
     def picture_maps(self, picture: Tensor) -> list[Tensor]:
-        """The coarsest first."""
+        """What its own convolutions see in the picture (B, C, H, W) at each resolution, the coarsest first."""
         details = [channels_last(picture)]
         for convolution in self.details:
             details.append(convolution(details[-1]))
@@ -142,6 +148,7 @@ class Convolution(nn.Module):
         self.norm = nn.BatchNorm2d(out)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, H, W) -> (B, out, H / stride, W / stride)."""
         return F.gelu(self.norm(self.conv(x)))
 
 
@@ -155,6 +162,7 @@ class UpBlock(nn.Module):
         self.mix = Convolution(out + detail, out)
 
     def forward(self, x: Tensor, detail: Tensor | None = None) -> Tensor:
+        """(B, channels, h, w) -> (B, out, 2 h, 2 w), or of the detail's height and width."""
         if self.narrow is not None:
             x = self.narrow(x)
         size = (2 * x.shape[2], 2 * x.shape[3]) if detail is None else detail.shape[2:]
@@ -198,7 +206,7 @@ def stem_maps_at(strides: list[int], config: ViTConfig) -> dict[int, int]:
 
 @torch.no_grad()
 def init_small(layer: nn.Conv2d) -> None:
-    """So that the first answers are undecided."""
+    """Small weights for a decoder's last layer, so that the first answers are undecided."""
     nn.init.trunc_normal_(layer.weight, std=0.02 / GAIN, a=-0.04, b=0.04)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

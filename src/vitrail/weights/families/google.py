@@ -67,10 +67,12 @@ LAYOUTS: tuple[tuple[str, int, Callable[[Tensor], Tensor]], ...] = (  # by the e
 
 
 def recognises(source: Source) -> bool:
+    """Whether the arrays have the names of Google's JAX code."""
     return any(root + "embedding/kernel" in source.tensors for root in ROOTS)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """Google's arrays, brought into torch's layout, as a config and tensors of ours."""
     arrays = _first_names(source.tensors)
     _refuse_other_networks(arrays)
     config, heads_from = _config(arrays, settings)

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.model.config import ViTConfig
 from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights.families import timm
-from vitrail.weights.families.timm_json import Metrics, read_told
+from vitrail.weights.families.timm_json import TimmConfig, read_timm_config
 from vitrail.weights.family import Foreign
 from vitrail.weights.naming import to_ours
 from vitrail.weights.preprocessing import IMAGENET, Preprocessing
@@ -34,14 +34,16 @@ TIMMS_OWN = ("reg_token", "norm_pre.", "attn_pool.", "blocks.0.attn.q_norm.", "b
 
 
 def recognises(source: Source) -> bool:
-    of_timm = read_told(source).architecture
+    """Whether it is a DeiT or DINO as Meta published it: timm's names, but not timm's config.json."""
+    of_timm = read_timm_config(source).architecture
     return not of_timm and timm.has_names(_timm_names(source.tensors)) and _kind(source) is not None
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """Meta's tensors, which timm's names fit, with Meta's preprocessing."""
     kind = _kind(source) or (DEIT if "head.weight" in source.tensors else DINO)
     tensors = _timm_names(source.tensors)
-    tensors, config, heads_from = timm.network(tensors, settings, Metrics(), resample=kind.resample)
+    tensors, config, heads_from = timm.network(tensors, settings, TimmConfig(), resample=kind.resample)
     return Foreign(
         config=config,
         tensors=to_ours(tensors, timm.names(config), config),

@@ -17,7 +17,7 @@ from vitrail.files import replacing
 from vitrail.model.config import ViTConfig
 from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families.timm_json import CROP_MODES, POOLS, Metrics, read_preprocessing, read_told
+from vitrail.weights.families.timm_json import CROP_MODES, POOLS, TimmConfig, read_preprocessing, read_timm_config
 from vitrail.weights.family import Foreign, count_blocks, count_heads, native_layout, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
 from vitrail.weights.source import Source
@@ -58,15 +58,17 @@ TENSORS = {
 
 
 def names(config: ViTConfig) -> Names:
-    """timm calls the final norm `fc_norm` when it comes after pooling."""
+    """Our names and timm's. timm calls the final norm `fc_norm` when it comes after pooling."""
     return Names(modules={**MODULES, "norm": "fc_norm" if config.final_norm == "pooled" else "norm"}, tensors=TENSORS)
 
 
 def has_names(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether tensors have the names of timm's VisionTransformer."""
     return "patch_embed.proj.weight" in tensors and "blocks.0.attn.qkv.weight" in tensors
 
 
 def recognises(source: Source) -> bool:
+    """Whether the tensors have timm's names."""
     return has_names(source.tensors)
 
 
@@ -76,11 +78,12 @@ CLIP_PROJECTIONS = (512, 640, 768, 1024, 1280)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
-    told = read_told(source)
-    tensors, config, heads_from = network(source.tensors, settings, told)
-    preprocessing, changed = read_preprocessing(told, config, source.file)
-    notes = [*_assumed(told, config, settings), *changed]
-    labels = told.labels(config.classes)
+    """timm's tensors and config.json as a config, tensors and preprocessing of ours."""
+    timm_config = read_timm_config(source)
+    tensors, config, heads_from = network(source.tensors, settings, timm_config)
+    preprocessing, changed = read_preprocessing(timm_config, config, source.file)
+    notes = [*_assumed(timm_config, config, settings), *changed]
+    labels = timm_config.labels(config.classes)
     projection = config.stem_norm and config.classes in CLIP_PROJECTIONS and not labels
     if projection:
         notes.append(f"its head of {config.classes} outputs is taken for CLIP's projection, not for a classifier")
@@ -97,30 +100,30 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     )
 
 
-def _assumed(told: Metrics, config: ViTConfig, settings: Mapping[str, Any]) -> list[str]:
-    if told.architecture:
-        told_notes = told.pretrained.get("notes")  # such as "natively QuickGELU, use quickgelu model variant ..."
-        return [f"timm notes: {note}" for note in told_notes] if isinstance(told_notes, list) else []
+def _assumed(timm_config: TimmConfig, config: ViTConfig, settings: Mapping[str, Any]) -> list[str]:
+    if timm_config.architecture:
+        notes = timm_config.pretrained.get("notes")  # such as "natively QuickGELU, use quickgelu model variant ..."
+        return [f"timm notes: {note}" for note in notes] if isinstance(notes, list) else []
     assumed = [f"{name} {getattr(config, name)}" for name in ("activation", "norm_eps", "pool") if name not in settings]
     return [f"no config.json of timm's lies beside it, so these were assumed: {', '.join(assumed)}"] if assumed else []
 
 
 def network(
-    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], told: Metrics, **known: Any
+    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], timm_config: TimmConfig, **known: Any
 ) -> tuple[dict[str, Tensor], ViTConfig, str]:
     """The tensors with positions as ours, the config, and how the number of heads is known. `known`: fields of it."""
-    told.refuse_other_networks()
+    timm_config.refuse_other_networks()
     fields = _fields_shown(tensors)
-    if fields["stem_norm"] and fields["final_norm"] == "none" and not told.architecture:
+    if fields["stem_norm"] and fields["final_norm"] == "none" and not timm_config.architecture:
         raise VitrailError("it has norm_pre but no norm, as Perception Encoders, and only plain ViTs are read")
-    heads, heads_from = _heads(tensors, fields, settings, told)
-    tensors, positions = _positions(tensors, fields, settings, told)
-    fields |= {**positions, "heads": heads, "norm_eps": told.norm_eps(fields["stem_norm"])}
-    fields["pool"] = told.pool(fields["pool"])
+    heads, heads_from = _heads(tensors, fields, settings, timm_config)
+    tensors, positions = _positions(tensors, fields, settings, timm_config)
+    fields |= {**positions, "heads": heads, "norm_eps": timm_config.norm_eps(fields["stem_norm"])}
+    fields["pool"] = timm_config.pool(fields["pool"])
     if fields["activation"] != "swiglu":
-        fields["activation"] = told.activation
+        fields["activation"] = timm_config.activation
     config = ViTConfig(**{**fields, **known})
-    _refuse_prefix_in_pool(config, told)
+    _refuse_prefix_in_pool(config, timm_config)
     return tensors, config, heads_from
 
 
@@ -157,10 +160,10 @@ def _fields_shown(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _heads(
-    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], told: Metrics
+    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], timm_config: TimmConfig
 ) -> tuple[int, str]:
     width = fields["width"]
-    heads, where = told.heads
+    heads, where = timm_config.heads
     if fields["qk_norm"]:
         (head_dim,) = shape_of(tensors, "blocks.0.attn.q_norm.weight", 1)
         heads, where = width // head_dim, "the width of the norm of the queries"
@@ -170,19 +173,19 @@ def _heads(
 
 
 def _positions(
-    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], told: Metrics
+    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], timm_config: TimmConfig
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors with a position table as ours has it, and what it shows.
 
     timm's registers may have positions, ours do not: their sum is what the network sees, so it becomes the register.
     """
     if "pos_embed" not in tensors:
-        return dict(tensors), _no_positions(fields["patch_size"], told)
+        return dict(tensors), _no_positions(fields["patch_size"], timm_config)
     rows = shape_of(tensors, "pos_embed", 3)[1]
     specials, registers = int(fields["cls_token"]) + int(fields["distillation"]), fields["registers"]
     # positions for [CLS] but not for registers, if any; for patches only, as in DeiT III; for registers too
     possible = list(dict.fromkeys((specials, 0, specials + registers)))
-    prefix, image_size = native_layout(rows, possible, fields["patch_size"], settings, told.image_size)
+    prefix, image_size = native_layout(rows, possible, fields["patch_size"], settings, timm_config.image_size)
     tensors = dict(tensors)
     if registers and prefix == specials + registers:
         table = tensors["pos_embed"]
@@ -194,17 +197,17 @@ def _positions(
     return tensors, {"image_size": image_size, "cls_position": "learned" if with_position else "none"}
 
 
-def _no_positions(patch_size: tuple[int, int], told: Metrics) -> dict[str, Any]:
-    if told.arguments.get("pos_embed") not in ("", "none"):
+def _no_positions(patch_size: tuple[int, int], timm_config: TimmConfig) -> dict[str, Any]:
+    if timm_config.arguments.get("pos_embed") not in ("", "none"):
         raise VitrailError("it has no pos_embed, so its positions come from elsewhere, and only plain ViTs are read")
-    height, width = told.image_size or (224, 224)
+    height, width = timm_config.image_size or (224, 224)
     whole = max(height // patch_size[0], 1) * patch_size[0], max(width // patch_size[1], 1) * patch_size[1]
     return {"image_size": whole, "positions": "none"}
 
 
-def _refuse_prefix_in_pool(config: ViTConfig, told: Metrics) -> None:
+def _refuse_prefix_in_pool(config: ViTConfig, timm_config: TimmConfig) -> None:
     """Our attention pool sees every token, our mean only the patches; timm has a switch."""
-    included = bool(told.arguments.get("pool_include_prefix", told.architecture == "test_vit3"))
+    included = bool(timm_config.arguments.get("pool_include_prefix", timm_config.architecture == "test_vit3"))
     ours = config.pool == "attention"
     if config.prefix and config.pool != "cls" and included != ours:
         raise VitrailError(f"pool_include_prefix {included} with pool {config.pool!r} is not how ours pools its tokens")

@@ -28,8 +28,8 @@ HEADS = ((r"base_patch16_gap_224", 16), (r"^test_vit2?$", 2), (r"^test_vit", 3))
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """All empty for a bare file."""
+class TimmConfig:
+    """What timm's config.json says of a model. Everything is empty where there is none."""
 
     architecture: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the model's constructor
@@ -39,22 +39,25 @@ class Metrics:
 
     @property
     def image_size(self) -> tuple[int, int] | None:
+        """(height, width) that the model was built for, or None."""
         return _pair(self.arguments.get("img_size")) or self.input_size
 
     @property
     def input_size(self) -> tuple[int, int] | None:
+        """(height, width) of the published preprocessing, or None."""
         size = self.pretrained.get("input_size")  # channels, height, width
         return _pair(size[1:]) if isinstance(size, list) else None
 
     @property
     def heads(self) -> tuple[Any, str]:
-        """Their number, or None, and where it is told."""
+        """The number of attention heads, or None, and what it is known from."""
         if "num_heads" in self.arguments:
             return self.arguments["num_heads"], "num_heads in config.json"
         return _named(HEADS, self.architecture), f"timm's {self.architecture}"
 
     @property
     def activation(self) -> str:
+        """As an argument, else by the architecture's name; VitrailError for one that ours lacks."""
         if "act_layer" not in self.arguments:
             return _named(ACTIVATIONS, self.architecture) or "gelu"
         name = self.arguments["act_layer"] or "gelu"
@@ -63,7 +66,7 @@ class Metrics:
         return name
 
     def norm_eps(self, stem_norm: bool) -> float:
-        """timm's 1e-6, or CLIP's 1e-5, which is in the code of its architectures."""
+        """The eps of all norms: timm's 1e-6, or CLIP's 1e-5, which is in the code of its architectures."""
         if "norm_layer" in self.arguments:
             name = str(self.arguments["norm_layer"])
             if name.replace("_", "").lower() not in ("layernorm", "layernormfp32"):
@@ -73,7 +76,7 @@ class Metrics:
         return 1e-5 if clip else 1e-6
 
     def pool(self, shown: str) -> str:
-        """The pool, where the tensors show the one given."""
+        """How tokens are pooled: as config.json says, else as the tensors show."""
         if not self.global_pool or shown == "attention":
             return shown
         if self.global_pool not in POOLS:
@@ -81,6 +84,7 @@ class Metrics:
         return POOLS[self.global_pool]
 
     def labels(self, classes: int) -> list[str] | None:
+        """The class names in the order of the outputs, or None where they do not fit the head."""
         labels = self.label_names
         if isinstance(labels, dict):
             labels = [labels.get(str(i)) for i in range(classes)]
@@ -89,21 +93,23 @@ class Metrics:
         return labels or None
 
     def refuse_other_networks(self) -> None:
+        """VitrailError for an architecture that is no plain ViT by its name."""
         what = _named(OTHER_NETWORKS, self.architecture)
         if what:
             raise VitrailError(f"timm's {self.architecture} has {what}, and only plain ViTs are read")
 
 
-def read_told(source: Source) -> Metrics:
+def read_timm_config(source: Source) -> TimmConfig:
+    """What config.json says; empty where it is not timm's."""
     stored = source.config
     if not isinstance(stored.get("architecture"), str):
-        return Metrics()
+        return TimmConfig()
     # in older folders what is now under pretrained_cfg lies beside the architecture
     pretrained = stored.get("pretrained_cfg", stored)
     arguments = stored.get("model_args", {})
     if not isinstance(pretrained, dict) or not isinstance(arguments, dict):
         raise VitrailError("its config.json has pretrained_cfg or model_args that are no objects of named fields")
-    return Metrics(
+    return TimmConfig(
         architecture=stored["architecture"],
         arguments=arguments,
         pretrained=pretrained,
@@ -112,15 +118,15 @@ def read_told(source: Source) -> Metrics:
     )
 
 
-def read_preprocessing(told: Metrics, config: ViTConfig, file: str) -> tuple[Preprocessing, list[str]]:
-    """From pretrained_cfg, and what was assumed or changed."""
-    stored = told.pretrained
+def read_preprocessing(timm_config: TimmConfig, config: ViTConfig, file: str) -> tuple[Preprocessing, list[str]]:
+    """The preprocessing that pretrained_cfg describes, and notes on what was assumed or changed."""
+    stored = timm_config.pretrained
     notes: list[str] = []
     mean, std = stored.get("mean"), stored.get("std")
     if mean is None or std is None:
         mean, std = _usual_normalisation(config, file)
         notes.append(f"nothing tells how its pixels were normalised: mean {mean} and std {std} were assumed")
-    size = told.input_size or config.image_size
+    size = timm_config.input_size or config.image_size
     whole = tuple(max(side // patch, 1) * patch for side, patch in zip(size, config.patch_size, strict=True))
     if whole != size:
         notes.append(f"images are brought to {whole}, whole patches, not to the {size} it was published with")

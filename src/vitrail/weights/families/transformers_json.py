@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.tasks.registry import DEFAULT_TASK
@@ -69,7 +67,7 @@ class Usual:
 
 @dataclass(frozen=True)
 class Shapes:
-    """What the tensors themselves tell."""
+    """What the shapes of the tensors show."""
 
     patch: tuple[int, ...]  # of the convolution over patches: (D, C, P, P)
     depth: int
@@ -78,19 +76,22 @@ class Shapes:
 
     @property
     def width(self) -> int:
+        """D, the width of a token."""
         return self.patch[0]
 
     @property
     def channels(self) -> int:
+        """C, the channels of an image."""
         return self.patch[1]
 
     @property
     def patch_size(self) -> tuple[int, int]:
+        """(height, width) of a patch."""
         return self.patch[2], self.patch[3]
 
 
-def said(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What a JSON file does say: transformers writes null for what it leaves open."""
+def without_nulls(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What a JSON file says: transformers writes null for what it leaves open."""
     return {name: value for name, value in stored.items() if value is not None}
 
 
@@ -98,6 +99,7 @@ def said(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_type(name: Any, types: Mapping[str, Usual]) -> str:
+    """The model_type, if it is one of these; VitrailError otherwise."""
     if not isinstance(name, str) or name not in types:
         raise VitrailError(f"config.json has model_type {name!r}; read as plain ViTs are {', '.join(types)}")
     return name
@@ -131,8 +133,8 @@ def _check_expressible(stored: Mapping[str, Any], shapes: Shapes) -> None:
     for name in INEXPRESSIBLE:
         if stored.get(name):
             raise VitrailError(f"config.json has {name} {stored[name]!r}, which a plain ViT does not have"[:200])
-    found = {"hidden_size": shapes.width, "num_hidden_layers": shapes.depth, "num_channels": shapes.channels}
-    for name, number in found.items():
+    from_weights = {"hidden_size": shapes.width, "num_hidden_layers": shapes.depth, "num_channels": shapes.channels}
+    for name, number in from_weights.items():
         if stored.get(name, number) != number:
             raise VitrailError(f"config.json has {name} {stored[name]!r}, but the weights have {number}")
     if "patch_size" in stored and _pair("patch_size", stored["patch_size"]) != shapes.patch_size:
@@ -176,6 +178,7 @@ def _image_size(stored: Mapping[str, Any], shapes: Shapes, settings: Mapping[str
 
 
 def read_task(stored: Mapping[str, Any], classes: int) -> str:
+    """Our name of the task: from problem_type, else by the number of outputs."""
     if not classes:
         return "embed"
     # one output and nothing said: transformers trains it as a number
@@ -210,11 +213,6 @@ def head_json(classes: int, labels: list[str] | None, task: str) -> dict[str, An
     return {**values, "id2label": id2label, "label2id": {label: i for i, label in enumerate(labels)}}
 
 
-def left_out(tensors: Mapping[str, Tensor], ignored: Mapping[str, str]) -> list[str]:
-    """A sentence for each part that is there and that the image encoder does not use, but for those not worth one."""
-    return [why for start, why in ignored.items() if why and any(name.startswith(start) for name in tensors)]
-
-
 # ---- preprocessor_config.json
 
 
@@ -231,7 +229,7 @@ def read_preprocessing(stored: Mapping[str, Any], usual: Usual, config: ViTConfi
         )
         return published
     kind = re.match(r"(\w+?)(ImageProcessor|FeatureExtractor)", _processor_type(stored))
-    values = {**PROCESSORS.get(kind[1] if kind else "", PROCESSORS[usual.processor]), **said(stored)}
+    values = {**PROCESSORS.get(kind[1] if kind else "", PROCESSORS[usual.processor]), **without_nulls(stored)}
     size, resize, fraction = _resizing(values, notes)
     whole = whole_patches(size, config.patch_size)
     if whole != size:
@@ -291,7 +289,7 @@ def read_normalisation(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std alone: of a processor whose images keep their own aspect."""
     published = {"image_mean": usual.preprocessing.mean, "image_std": usual.preprocessing.std}
-    return _normalisation({**published, **said(stored)}, channels)
+    return _normalisation({**published, **without_nulls(stored)}, channels)
 
 
 def _normalisation(values: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -319,7 +317,7 @@ def _interpolation(number: Any) -> str:
 
 
 def preprocessor_json(preprocessing: Preprocessing, notes: list[str]) -> dict[str, Any]:
-    """A processor of transformers that does the same, as far as one can."""
+    """The preprocessor_config.json of a processor that does the same; where none can, that is added to the notes."""
     height, width = preprocessing.size
     values: dict[str, Any] = {
         "do_resize": True,
@@ -346,6 +344,7 @@ def preprocessor_json(preprocessing: Preprocessing, notes: list[str]) -> dict[st
 
 
 def whole_patches(size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
+    """The size cut down to whole patches, at least one a side."""
     height, width = (max(patch, side // patch * patch) for side, patch in zip(size, patch_size, strict=True))
     return height, width
 

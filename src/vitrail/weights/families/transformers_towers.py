@@ -14,13 +14,12 @@ from vitrail.weights.families.transformers_json import (
     Usual,
     encoder_fields,
     known_type,
-    left_out,
     read_labels,
     read_preprocessing,
     read_task,
-    said,
+    without_nulls,
 )
-from vitrail.weights.family import Foreign, count_blocks, shape_of
+from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours
 from vitrail.weights.preprocessing import CLIP, HALF, Preprocessing
 from vitrail.weights.source import Source
@@ -72,16 +71,18 @@ TYPES = {"clip": _CLIP, "clip_vision_model": _CLIP, "siglip": _SIGLIP, "siglip_v
 
 
 def recognises(source: Source) -> bool:
+    """Whether there is a patch embedding under CLIP's and SigLIP's name."""
     return any(name.endswith(PATCHES) for name in source.tensors)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """The image tower as a config, tensors and preprocessing of ours; what is left out is noted."""
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in source.tensors.items()}
-    whole = said(source.config)
+    whole = without_nulls(source.config)
     tower = _tower_config(whole)
     usual = _usual(whole, tensors)
     head, ignored = _head_fields(tensors)
-    notes = left_out(tensors, ignored)
+    notes = notes_on_unused(tensors, ignored)
     if not tower:
         notes.append(f"there is no config.json: hidden_act {usual.hidden_act!r} was assumed, as published first")
     if head["pool"] == "mean" and not head["classes"]:
@@ -113,7 +114,9 @@ def _tower_config(whole: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(inside, dict):
         return dict(whole)
     newer = whole.get("vision_config_dict", {})  # some files have both, and then this one holds
-    return said({"model_type": whole.get("model_type"), **inside, **(newer if isinstance(newer, dict) else {})})
+    return without_nulls(
+        {"model_type": whole.get("model_type"), **inside, **(newer if isinstance(newer, dict) else {})}
+    )
 
 
 def _usual(stored: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Usual:

@@ -21,14 +21,13 @@ from vitrail.weights.families.transformers_json import (
     encoder_fields,
     head_json,
     known_type,
-    left_out,
     preprocessor_json,
     read_labels,
     read_preprocessing,
     read_task,
-    said,
+    without_nulls,
 )
-from vitrail.weights.family import Foreign, count_blocks, shape_of
+from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
 from vitrail.weights.preprocessing import HALF, IMAGENET, Preprocessing
 from vitrail.weights.source import Source
@@ -100,14 +99,16 @@ MARKS = {  # the beginning of a name -> the type it gives away, where config.jso
 
 
 def recognises(source: Source) -> bool:
+    """Whether there is a patch embedding under the name that transformers' ViTs share."""
     return any(name.endswith(f"{PATCHES}.weight") for name in source.tensors)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """transformers' tensors and JSON files as a config, tensors and preprocessing of ours."""
     tensors = _without_prefix(source.tensors)
-    stored = said(source.config)
+    stored = without_nulls(source.config)
     kind = _kind(stored, tensors)
-    notes = left_out(tensors, IGNORED)
+    notes = notes_on_unused(tensors, IGNORED)
     if DISTILLATION in tensors and "classifier.weight" in tensors:
         tensors = _distillation_as_register(tensors)
         notes.append("the distillation token has no head here, so it became a register, its position added to it")

@@ -15,12 +15,11 @@ from vitrail.weights.families.transformers_json import (
     Usual,
     encoder_fields,
     known_type,
-    left_out,
     read_labels,
     read_normalisation,
-    said,
+    without_nulls,
 )
-from vitrail.weights.family import Foreign, count_blocks, shape_of
+from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours
 from vitrail.weights.preprocessing import IMAGENET, Preprocessing
 from vitrail.weights.source import Source
@@ -67,19 +66,21 @@ TYPES = {"yolos": USUAL}
 
 
 def recognises(source: Source) -> bool:
+    """Whether there are detection tokens."""
     return any(name.endswith(QUERIES) for name in source.tensors)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
+    """YOLOS as a config, tensors and preprocessing of ours, its tokens in our order."""
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in source.tensors.items()}
     if IN_MEMORY in tensors:
         tensors[BLOCK_POSITIONS] = tensors.pop(IN_MEMORY)
-    stored = said(source.config)
+    stored = without_nulls(source.config)
     if "model_type" in stored:
         known_type(stored["model_type"], TYPES)
     if CLASSES not in tensors:
         raise VitrailError(f"the weights lack {CLASSES}: load a YOLOS with its heads (YolosForObjectDetection)")
-    notes = left_out(tensors, IGNORED)
+    notes = notes_on_unused(tensors, IGNORED)
     queries = shape_of(tensors, QUERIES, 3)[1]
     fields, heads_from = encoder_fields(stored, USUAL, _shapes(tensors, queries), settings)
     config = ViTConfig(
@@ -117,17 +118,17 @@ def _shapes(tensors: Mapping[str, Tensor], queries: int) -> Shapes:
 def _reordered(tensors: Mapping[str, Tensor], queries: int) -> dict[str, Tensor]:
     """Their tokens are [CLS], patches, detection tokens; ours have the patches last. Queries have no position of their
     own here, so theirs is added to them once and for all."""
-    found = dict(tensors)
-    cls, patches, own = _three(tensors[POSITIONS], queries)
-    found[POSITIONS] = torch.cat([cls, patches], dim=-2)
-    found[QUERIES] = tensors[QUERIES] + own
+    reordered = dict(tensors)
+    cls, patches, query_positions = _split_positions(tensors[POSITIONS], queries)
+    reordered[POSITIONS] = torch.cat([cls, patches], dim=-2)
+    reordered[QUERIES] = tensors[QUERIES] + query_positions
     if BLOCK_POSITIONS in tensors:
-        cls, patches, own = _three(tensors[BLOCK_POSITIONS], queries)
-        found[BLOCK_POSITIONS] = torch.cat([cls, own, patches], dim=-2)
-    return found
+        cls, patches, query_positions = _split_positions(tensors[BLOCK_POSITIONS], queries)
+        reordered[BLOCK_POSITIONS] = torch.cat([cls, query_positions, patches], dim=-2)
+    return reordered
 
 
-def _three(table: Tensor, queries: int) -> tuple[Tensor, ...]:
+def _split_positions(table: Tensor, queries: int) -> tuple[Tensor, ...]:
     """(..., 1 + N + Q, D) -> the parts of [CLS], of the patches, of the detection tokens."""
     if table.shape[-2] < 2 + queries:
         raise VitrailError(f"a table of {table.shape[-2]} positions has no patches beside {queries} detection tokens")
