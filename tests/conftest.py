@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
+# Before torch is imported, which reads it once.
+os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+
 import hypothesis
 import pytest
 import torch
@@ -36,9 +40,6 @@ let_torchvision_import()
 
 hypothesis.settings.register_profile("vitrail", deadline=None)  # no test depends on how busy the machine is
 hypothesis.settings.load_profile("vitrail")
-
-# Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
-os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
 
 
 def lively_vit(config: ViTConfig | str, seed: int = 0, **built_with: Any) -> ViT:

@@ -221,7 +221,9 @@ def test_fine_tuning(tmp_path, pictures, what, capsys):
 
 
 def test_minutes_become_steps_once(tmp_path, pictures, monkeypatch):
-    monkeypatch.setattr("vitrail.training.step_timing.ENDING", 0.0)  # else most of so short a time is kept for the end
+    monkeypatch.setattr(
+        "vitrail.training.stages.make_plan.REPORT", 0.0
+    )  # else most of so short a time is kept for the end
     settings = fast(train__epochs=0.0, train__minutes=0.1)
     finished = train(pictures, tmp_path / "run", settings=settings)
     kept = json.loads((tmp_path / "run" / "plan.json").read_text())

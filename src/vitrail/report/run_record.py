@@ -28,6 +28,8 @@ def record(finished: Finished) -> RunRecord:
         ("versions", f"vitrail {__version__}, torch {torch.__version__}, Python {platform.python_version()}"),
         ("machine", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
     ]
+    if finished.sampled:
+        facts.append(("measured on", finished.sampled))
     return RunRecord(
         name=finished.folder.path.resolve().name,
         data=finished.description,

@@ -6,10 +6,10 @@ import math
 import signal
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,12 +20,13 @@ from vitrail.tasks.task import NotFinite
 from vitrail.training.checkpointing import collect_tensors
 from vitrail.training.distributed import Processes
 from vitrail.training.failure import Diverged, is_out_of_memory
-from vitrail.training.plan import Plan
+from vitrail.training.plan import Plan, StepTiming
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Recipe
 from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
 from vitrail.training.train_step import Trainer, compute_gradients, update_weights
 
+COLD_STEPS = 2  # of a session, whose time says nothing about the others: memory is new, threads start
 LOG_STEPS = 200  # rows of metrics.jsonl about training in a run, at least
 
 
@@ -60,7 +61,7 @@ def run_loop(run: Run, trainer: Trainer, images: TrainingImages, plan: Plan, sta
     """
     try:
         with watched_signals() as received:
-            while state.step < plan.steps and not is_out_of_patience(trainer.recipe, state):
+            if state.step < plan.steps and not is_out_of_patience(trainer.recipe, state):
                 plan = run_steps(run, trainer, images, plan, state, received)
             _, stop = share_loss(torch.zeros(()), received(), run.processes)
             if stop:  # during the last evaluation, which is saved
@@ -80,10 +81,11 @@ def run_loop(run: Run, trainer: Trainer, images: TrainingImages, plan: Plan, sta
 def run_steps(
     run: Run, trainer: Trainer, images: TrainingImages, plan: Plan, state: TrainState, received: Callable[[], int]
 ) -> Plan:
-    """Steps until the plan ends or changes, or patience runs out. Returns the plan to go on with."""
+    """Steps until the plan ends or patience runs out. Returns the plan as it was corrected."""
     timer = StepTimer()
     saved_at, began = time.monotonic(), time.monotonic() - state.seconds
-    with closing(trainer.loader.batches(state.step, plan.steps)) as batches:
+    last = 10**9 if plan.deadline else plan.steps  # where the plan changes on the way, so does its end
+    with closing(trainer.loader.batches(state.step, last)) as batches:
         for batch in batches:
             length = plan.at(batch.step)
             loss, stop = share_loss(compute_gradients(trainer, batch, length), received(), run.processes)
@@ -94,7 +96,7 @@ def run_steps(
             state.updating = False
             state.step = batch.step + 1
             state.seconds = time.monotonic() - began  # waiting for data and evaluations included
-            timer.add(time.perf_counter())
+            timer.step_done(batch.step < length.full_from)
             report_step(run, trainer, plan, state, loss, timer)
             evaluated = plan.is_evaluated(state.step)
             if evaluated:
@@ -103,12 +105,14 @@ def run_steps(
             if stop or evaluated or run.processes.agree(overdue):
                 save_state(run, trainer, state)
                 saved_at = time.monotonic()
+            if evaluated:
+                timer.evaluation_done()
+                state.seconds = time.monotonic() - began
             if stop:
                 raise Stopped(stop)
-            if evaluated and is_out_of_patience(trainer.recipe, state):
+            if state.step >= plan.steps or (evaluated and is_out_of_patience(trainer.recipe, state)):
                 break
-            if (corrected := correct_plan(run, trainer.recipe, plan, state, timer)) is not None:
-                return corrected
+            plan = correct_plan(run, trainer.recipe, plan, state, timer)
     return plan
 
 
@@ -139,12 +143,13 @@ def is_out_of_patience(recipe: Recipe, state: TrainState) -> bool:
     return 0 < recipe.patience <= state.since_best
 
 
-def correct_plan(run: Run, recipe: Recipe, plan: Plan, state: TrainState, timer: StepTimer) -> Plan | None:
-    """The plan with another end, where the time of a step is known better by now; written down before it is used."""
-    if not plan.seconds or not run.processes.agree(plan.correction_is_due(state.step, state.seconds)):
-        return None
-    step_seconds = 1 / timer.steps_per_second()
-    own = plan.corrected(state.step, state.seconds, step_seconds, keep_until(recipe), recipe.warmup)
+def correct_plan(run: Run, recipe: Recipe, plan: Plan, state: TrainState, timer: StepTimer) -> Plan:
+    """The plan with another end, where it is time to correct it; written down before it is used."""
+    if not plan.deadline or not run.processes.agree(plan.correction_is_due(state.step, state.seconds)):
+        return plan
+    assert plan.timing is not None
+    timing = timer.timing(plan.timing)
+    own = plan.corrected(state.step, state.seconds, timing, keep_until(recipe), recipe.warmup)
     corrected = run.processes.from_main(lambda: own)
     if run.processes.is_main:
         corrected.write(run.folder.plan)
@@ -197,7 +202,8 @@ def report_step(run: Run, trainer: Trainer, plan: Plan, state: TrainState, loss:
         rate = plan.learning_rate(state.step - 1, trainer.recipe.lr)
         row = progress_row(trainer, state)
         run.progress.record({**row, "loss": loss, "lr": rate, "images_per_second": round(speed, 1)})
-    run.progress.step(state.step, plan.steps, loss, speed, (plan.steps - state.step) / max(steps_per_second, 1e-9))
+    left = plan.loop_seconds - state.seconds if plan.deadline else (plan.steps - state.step) / steps_per_second
+    run.progress.step(state.step, plan.steps, loss, speed, left)
 
 
 def diverged(what: str, trainer: Trainer, state: TrainState) -> Diverged:
@@ -220,17 +226,38 @@ def share_loss(loss: Tensor, stop: int, processes: Processes) -> tuple[float, in
 
 
 class StepTimer:
-    """Steps a second, over the last ones: the first steps are slow and would spoil the time left."""
+    """What the last steps and evaluations of this session took."""
 
     def __init__(self) -> None:
-        self.times: list[float] = [time.perf_counter()]
+        self._last = time.perf_counter()
+        self._count = 0
+        self._steps: deque[tuple[float, bool]] = deque(maxlen=64)  # seconds, and whether it saw a part of the tokens
+        self._evaluations: deque[float] = deque(maxlen=3)
 
-    def add(self, now: float) -> None:
-        self.times = [*self.times[-32:], now]
+    def step_done(self, few_tokens: bool) -> None:
+        self._count += 1
+        self._steps.append((self._since_last(), few_tokens))
+
+    def evaluation_done(self) -> None:
+        """An evaluation, and the state saved after it, do not count as a part of a step."""
+        self._evaluations.append(self._since_last())
+
+    def _since_last(self) -> float:
+        now = time.perf_counter()
+        seconds, self._last = now - self._last, now
+        return seconds
 
     def steps_per_second(self) -> float:
-        """By the median: an evaluation in between does not count."""
-        return 1 / max(statistics.median(b - a for a, b in pairwise(self.times)), 1e-9)
+        return 1 / max(statistics.median(seconds for seconds, _ in self._steps), 1e-9)
+
+    def timing(self, planned: StepTiming) -> StepTiming:
+        """What was planned, at the speed of the last steps and evaluations."""
+        cold = max(0, COLD_STEPS - (self._count - len(self._steps)))
+        warm = list(self._steps)[cold:]
+        expected = sum(planned.few_tokens if few else planned.all_tokens for _, few in warm)
+        slower = sum(seconds for seconds, _ in warm) / expected if warm else 1.0
+        evaluation = statistics.median(self._evaluations) if self._evaluations else None
+        return planned.scaled(slower, evaluation)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """How long a run is: decided at its start, and kept with it. A resumed run is the same run.
 
-Where minutes were given, the first measurement is rough (memory is new, caches are cold), so the length is set right a
-few times on the way. Each correction is written down before it is used: a run that is killed and resumed goes through
-the same ones at the same steps.
+Where minutes were given, the first measurement is rough (memory is new, caches are cold), and other programs come and
+go. So the length is corrected all the way, by what the last steps and evaluations took. Each correction is written down
+before it is used: a run that is killed and resumed goes through the same ones at the same steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from vitrail.training.optim.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
 SHARE = 0.2  # of the time that they may take; where one takes long there are fewer
-CORRECTED_AT = (0.04, 0.2, 0.5, 0.85)  # parts of the time; at the last, all tokens are there
+CORRECT_EVERY = 0.02  # of the time; the first correction waits twice as long, because the first steps are slow
+LARGEST_CHANGE = 2.0  # times the steps that are left: a few slow steps do not end a run, the next correction follows
+SLACK = 1.0  # seconds that a run may be late before it ends at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +29,19 @@ class Length:
     """How many steps, and what follows from it; valid from one step on."""
 
     begins: int = 0
+    seconds: float = 0.0  # of training, when this was decided
     steps: int
     warmup: int
     full_from: int  # the first step that sees all tokens
-    evaluate_every: int
+    evaluations: int  # in the whole run, evenly spread
+    evaluated: int = 0  # of these, up to `begins`
 
     def learning_rate(self, step: int, peak: float) -> float:
         return learning_rate(step, self.steps, self.warmup, peak)
+
+    def evaluations_by(self, done: int) -> int:
+        """How many there have been after so many steps, from `begins` on. After the last step: all."""
+        return max(self.evaluated, done * self.evaluations // self.steps) if done > self.begins else self.evaluated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +50,22 @@ class StepTiming:
 
     few_tokens: float  # a step that keeps a part of the tokens
     all_tokens: float
-    evaluation: float  # of the quick part of the held-out images
+    evaluation: float  # of the quick part of the held-out images, and of saving
     ending: float = 0.0  # the last, complete measure, and the report
 
     def evaluations(self, seconds: float) -> int:
         """How many fit well into so much time."""
         return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9))))
+
+    def scaled(self, slower: float, evaluation: float | None = None) -> StepTiming:
+        """On a machine that is so many times slower than it was; what ends the run is as slow as an evaluation."""
+        evaluation = slower * self.evaluation if evaluation is None else evaluation
+        return StepTiming(
+            few_tokens=slower * self.few_tokens,
+            all_tokens=slower * self.all_tokens,
+            evaluation=evaluation,
+            ending=self.ending * (evaluation / self.evaluation if self.evaluation else slower),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +74,9 @@ class Plan:
     data: str  # fingerprint of the training images and their targets
     started: str  # when, and with which command: for the report
     command: str
-    seconds: float = 0.0  # for the loop, its evaluations included; 0: the length is not a matter of time
+    deadline: float = 0.0  # seconds from the first step to the end of the report; 0: the length is no matter of time
     timing: StepTiming | None = None  # "pace" in the file
+    quick_images: int | None = None  # how many held-out images an evaluation on the way takes; None: the usual number
     reasons: tuple[str, ...] = ()
 
     @property
@@ -68,6 +87,11 @@ class Plan:
     def steps(self) -> int:
         return self.last.steps
 
+    @property
+    def loop_seconds(self) -> float:
+        """For the steps and the evaluations on the way."""
+        return self.deadline - (self.timing.ending if self.timing is not None else 0.0)
+
     def at(self, step: int) -> Length:
         """The length that was planned when that step was made."""
         return next(length for length in reversed(self.lengths) if length.begins <= step)
@@ -77,30 +101,38 @@ class Plan:
 
     def is_evaluated(self, done: int) -> bool:
         """After so many steps. The end is always measured."""
-        return done == self.steps or done % self.at(done - 1).evaluate_every == 0
+        length = self.at(done - 1)
+        return length.evaluations_by(done) > length.evaluations_by(done - 1)
 
     def correction_is_due(self, done: int, seconds: float) -> bool:
-        """Whether so many steps and seconds are enough to know the time of a step better."""
-        corrections = len(self.lengths) - 1
-        if not self.seconds or corrections >= len(CORRECTED_AT) or done < self.last.begins + 8 or done >= self.steps:
+        """Whether it is time to look again at how many steps there will be. Just before the end nothing is gained."""
+        if not self.deadline or not self.last.begins < done < self.steps:
             return False
-        return seconds >= CORRECTED_AT[corrections] * self.seconds
+        if seconds > self.loop_seconds + SLACK:
+            return True
+        interval = CORRECT_EVERY * self.loop_seconds * (2 if len(self.lengths) == 1 else 1)
+        return self.last.seconds + interval <= seconds <= (1 - 2 * CORRECT_EVERY) * self.loop_seconds
 
-    def corrected(self, done: int, seconds: float, step_seconds: float, keep_until: float, warmup: float) -> Plan:
-        """With the length that fills what is left of the time, when a step of now takes `step_seconds`."""
-        assert self.timing is not None
-        few = done < self.last.full_from
-        slower = step_seconds / (self.timing.few_tokens if few else self.timing.all_tokens)
-        timing = StepTiming(
-            few_tokens=slower * self.timing.few_tokens,
-            all_tokens=slower * self.timing.all_tokens,
-            evaluation=slower * self.timing.evaluation,
-            ending=self.timing.ending,
+    def corrected(self, done: int, seconds: float, timing: StepTiming, keep_until: float, warmup: float) -> Plan:
+        """With the length that fills what is left of the time, when steps and evaluations take as long as `timing`."""
+        plan = dataclasses.replace(self, timing=timing)
+        length = self.at(done - 1)
+        left, before = plan.loop_seconds - seconds, length.steps - done
+        evaluated = length.evaluations_by(done)
+        remaining = (
+            steps_within(left, timing, keep_until, done, evaluations=length.evaluations - evaluated) - done
+            if left > 0
+            else 1
         )
-        times = self.timing.evaluations(self.seconds)
-        steps = steps_within(self.seconds - seconds, timing, keep_until, done, times)
-        length = length_of(steps, keep_until, warmup, begins=done, evaluations=times)
-        return dataclasses.replace(self, lengths=(*self.lengths, length))
+        if left > SLACK:
+            remaining = min(max(remaining, int(before / LARGEST_CHANGE)), int(before * LARGEST_CHANGE))
+        corrected = dataclasses.replace(
+            length_of(done + max(1, remaining), keep_until, warmup, length.evaluations),
+            begins=done,
+            seconds=seconds,
+            evaluated=evaluated,
+        )
+        return dataclasses.replace(plan, lengths=(*self.lengths, corrected))
 
     def write(self, path: Path) -> None:
         values = dataclasses.asdict(self)
@@ -111,31 +143,41 @@ class Plan:
     def read(cls, path: Path) -> Plan:
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            lengths = tuple(Length(**length) for length in values["lengths"])
+            lengths = tuple(Length(**_without_interval(length)) for length in values["lengths"])
             pace = values.pop("pace")
             timing = None if pace is None else StepTiming(**pace)
+            if seconds := values.pop("seconds", 0.0):  # as earlier runs wrote it: without the ending
+                values["deadline"] = seconds + (timing.ending if timing is not None else 0.0)
             return cls(**{**values, "lengths": lengths, "timing": timing, "reasons": tuple(values["reasons"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
             raise VitrailError(f"{path} cannot be read ({error}): start the run anew with another --out") from None
 
 
-def length_of(steps: int, keep_until: float, warmup: float, begins: int = 0, evaluations: int = EVALUATIONS) -> Length:
+def _without_interval(length: dict[str, Any]) -> dict[str, Any]:
+    """Earlier runs kept the steps between two evaluations instead of their number."""
+    if "evaluate_every" not in length:
+        return length
+    every = length["evaluate_every"]
+    kept = {name: value for name, value in length.items() if name != "evaluate_every"}
+    return {**kept, "evaluations": -(-length["steps"] // every), "evaluated": length["begins"] // every}
+
+
+def length_of(steps: int, keep_until: float, warmup: float, evaluations: int = EVALUATIONS) -> Length:
     """`keep_until`: part of the steps that see fewer tokens, `warmup`: part in which the learning rate rises."""
     return Length(
-        begins=begins,
         steps=steps,
         warmup=round(warmup * steps),
         full_from=round(keep_until * steps),
-        evaluate_every=max(1, -(-steps // evaluations)),
+        evaluations=evaluations,
     )
 
 
 def steps_within(
     seconds: float, timing: StepTiming, keep_until: float, done: int = 0, evaluations: int = EVALUATIONS
 ) -> int:
-    """How many steps a run has in all, when after `done` of them so many seconds are left, and the first `keep_until`
-    of all are the faster ones."""
-    left = max(0.0, seconds - evaluations * timing.evaluation * (1 - 0.5 * (done > 0)))
+    """How many steps a run has in all, when after `done` of them so many seconds and evaluations are left, and the
+    first `keep_until` of all are the faster ones."""
+    left = max(0.0, seconds - evaluations * timing.evaluation)
     # few (keep_until S - done) + all (1 - keep_until) S = left, where all of the fast ones may be done already
     mean = keep_until * timing.few_tokens + (1 - keep_until) * timing.all_tokens
     steps = (left + done * timing.few_tokens) / mean

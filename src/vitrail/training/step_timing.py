@@ -8,37 +8,32 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import count
 
-from vitrail.training.plan import Length, StepTiming
+from vitrail.training.plan import Length
 from vitrail.training.train_step import Trainer, compute_gradients, update_weights
 
 SHARE = 0.005  # of the time, for each kind of step
 LONGEST = 10.0  # seconds
 WARM_UP = 2  # steps that do not count: memory is new, threads start
 FEWEST = 4
-ENDING = 4.0  # seconds for intervals and the report, beside running the model
-ENDLESS = Length(steps=10**9, warmup=0, full_from=0, evaluate_every=10**9)  # every step sees all tokens
+TIMED_IMAGES = 64  # held-out images whose evaluation is timed
+ENDLESS = Length(steps=10**9, warmup=0, full_from=0, evaluations=1)  # every step sees all tokens
 
 
-def measure_step_timing(
-    trainer: Trainer, evaluate: Callable[[], object], *, budget: float, evaluations_at_end: float
-) -> StepTiming:
-    """Seconds of a step with some and with all tokens, of an evaluation, and of all that comes after the last step.
-
-    `budget`: seconds of the whole run; `evaluations_at_end`: how many times an evaluation the last measure takes.
-    """
+def measure_steps(trainer: Trainer, budget: float) -> tuple[float, float]:
+    """Seconds of a step with some and with all tokens. `budget`: seconds of the whole run."""
     seconds = min(SHARE * budget, LONGEST)
     all_tokens = few_tokens = time_steps(trainer, ENDLESS, seconds)
     assert trainer.recipe.keep_tokens is not None
     if trainer.recipe.keep_tokens < 1:
         few_tokens = time_steps(trainer, replace(ENDLESS, full_from=ENDLESS.steps), seconds)
-    evaluate()  # decodes what it needs
-    evaluation = shortest_time(evaluate, 0.0, trainer.processes.agree, warm_up=0, fewest=1)
-    return StepTiming(
-        few_tokens=few_tokens,
-        all_tokens=all_tokens,
-        evaluation=evaluation,
-        ending=ENDING + evaluation * evaluations_at_end,
-    )
+    return few_tokens, all_tokens
+
+
+def measure_evaluation(evaluate: Callable[[int], object], images: int, agree: Callable[[bool], bool]) -> float:
+    """Seconds of evaluating one held-out image. `evaluate` takes how many, `images` is how many there are."""
+    timed = min(images, TIMED_IMAGES)
+    evaluate(min(timed, 8))  # memory is new to the process
+    return shortest_time(lambda: evaluate(timed), 0.0, agree, warm_up=0, fewest=1) / timed
 
 
 def time_steps(trainer: Trainer, length: Length, seconds: float) -> float:

@@ -47,12 +47,14 @@ def train(
             images = decode_images(run, choice.settings, training_data, task, start)
             start = fit_to_images(start, images)
             planned = make_plan(run, images, start, choice.reasons)
+            images = replace(images, quick_images=planned.plan.quick_images)
             start = with_drop_path(start, planned.settings)
             trainer = build_trainer(run, planned.settings, images, start, planned.plan.lengths[0].steps)
             state = restore_state(run, trainer, planned.plan)
             announce(run, trainer, planned.plan)
             plan = run_loop(run, trainer, images, planned.plan, state)
-            measured = calibrate(run, images, best_model(run, trainer, start, planned.settings))
+            model = best_model(run, trainer, start, planned.settings)
+            measured = calibrate(run, images, model, plan, state)
             return write_model(run, images, replace(planned, plan=plan), start, state, measured)
 
 

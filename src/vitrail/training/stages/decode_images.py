@@ -34,7 +34,7 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
 MASK_SHARE = 0.25  # of the memory for decoded images, for masks
-QUICK = 2000  # held-out images that are measured on the way; the end is measured on all
+QUICK_IMAGES = 2000  # held-out images that are measured on the way, at most
 HELD_OUT = ("val", "test")
 
 
@@ -50,12 +50,27 @@ class TrainingImages:
     cache: ImageCache  # of the training images
     targets: Mapping[str, Targets]  # of train, val and test
     held_out: Mapping[str, HeldOutImages]  # val and test
+    quick_images: int | None = None  # validation images of an evaluation on the way; None: QUICK_IMAGES
 
     @property
     def validation_indices(self) -> list[int]:
         """A fixed part of the validation images, so that evaluating a large set does not eat the time."""
-        order = permutation(self.settings.train.seed, 0, len(self.held_out["val"]))
-        return sorted(order[:QUICK].tolist())
+        return self.sample("val", self.quick_images or QUICK_IMAGES)
+
+    def sample(self, split: str, count: int) -> list[int]:
+        """Indices of so many images of a split, the same in every call."""
+        order = permutation(self.settings.train.seed, 0, len(self.held_out[split]))
+        return sorted(order[:count].tolist())
+
+    @property
+    def measured_split(self) -> str:
+        """Where the model is measured at the end: on the test part, if there is one."""
+        return "test" if len(self.held_out["test"]) else "val"
+
+    @property
+    def measured_at_end(self) -> int:
+        """How many images are run after the last step: the calibration's, and those of the measure."""
+        return sum(len(pictures) for pictures in self.held_out.values())
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from vitrail.training.run_folder import RunFolder
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import trainable
 from vitrail.training.stages.decode_images import TrainingImages, held_out_outputs
-from vitrail.training.stages.make_plan import Planned
+from vitrail.training.stages.make_plan import REPORT, SMALLEST_FINAL, Planned
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -42,7 +42,8 @@ class Finished:
     findings: Sequence[Finding]
     results: dict[str, Any]
     part: str
-    items: Sequence[Item]  # of that part
+    items: Sequence[Item]  # those that it was measured on
+    sampled: str  # what is to be said where these are not all of that part
     root: Path
 
 
@@ -53,6 +54,7 @@ class Measured:
     model: ViT
     results: dict[str, Any]
     split: str  # of the images that it was measured on
+    indices: Sequence[int]  # of these images in it
 
 
 def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings) -> ViT:
@@ -65,18 +67,33 @@ def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings
     return model.eval().requires_grad_(True)
 
 
-def calibrate(run: Run, images: TrainingImages, model: ViT) -> Measured:
+def calibrate(run: Run, images: TrainingImages, model: ViT, plan: Plan, state: TrainState) -> Measured:
     """Fit the temperature on the validation images, fold it into the last layer, and measure: on the test part where
-    there is one."""
-    task, split = images.task, "test" if images.data.dataset.part("test") else "val"
-    outputs, targets, _ = held_out_outputs(images, model, "val", run.processes)
+    there is one, and on a sample of it where the time does not suffice for all."""
+    task, split = images.task, images.measured_split
+    count = run.processes.from_main(lambda: images_in_time(images, plan, state))  # each has a clock of its own
+    indices = images.sample(split, count)
+    calibrated_on = indices if split == "val" else images.validation_indices
+    outputs, targets, _ = held_out_outputs(images, model, "val", run.processes, calibrated_on)
     task.calibrate(outputs, targets)
     if split == "test":
-        outputs, targets, _ = held_out_outputs(images, model, "test", run.processes)
+        outputs, targets, _ = held_out_outputs(images, model, "test", run.processes, indices)
     results = task.evaluate(task.meant(outputs), targets, seed=images.settings.train.seed)
     for layer in model.output_layers():
         task.fold(layer)
-    return Measured(model.cpu(), results, split)
+    return Measured(model.cpu(), results, split, indices)
+
+
+def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int:
+    """How many images can be measured before the deadline, at the speed of the last evaluations; at least some."""
+    available = len(images.held_out[images.measured_split])
+    if not plan.deadline:
+        return available
+    assert plan.timing is not None
+    image_seconds = plan.timing.evaluation / len(images.validation_indices)
+    calibration = len(images.validation_indices) if images.measured_split == "test" else 0
+    left = plan.deadline - state.seconds - REPORT - calibration * image_seconds
+    return min(available, max(int(left / image_seconds), SMALLEST_FINAL))
 
 
 def write_model(
@@ -91,6 +108,12 @@ def write_model(
     )
     if run.processes.is_main:
         checkpoint.save(run.folder.model)
+    part = "validation" if measured.split == "val" else measured.split
+    items = images.data.dataset.part(measured.split)
+    sampled = ""
+    if len(measured.indices) < len(items):
+        sampled = f"{len(measured.indices):,} of {len(items):,} {part} images, so that the run ends in time"
+        run.progress.say(f"measured on {sampled}; `vitrail evaluate` measures on all")
     return Finished(
         folder=run.folder,
         checkpoint=checkpoint,
@@ -101,8 +124,9 @@ def write_model(
         description=images.data.description,
         findings=images.data.findings,
         results=measured.results,
-        part="validation" if measured.split == "val" else measured.split,
-        items=images.data.dataset.part(measured.split),
+        part=part,
+        items=[items[index] for index in measured.indices],
+        sampled=sampled,
         root=images.data.dataset.root,
     )
 

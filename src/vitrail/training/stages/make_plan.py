@@ -5,23 +5,28 @@ from __future__ import annotations
 import datetime
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitrail.errors import VitrailError
 from vitrail.text import shown
 from vitrail.training.choices.recipe_choice import choose_recipe
 from vitrail.training.loop import keep_until
-from vitrail.training.plan import Length, Plan, StepTiming, length_of, steps_within
+from vitrail.training.plan import SHARE, Length, Plan, StepTiming, length_of, steps_within
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import build_trainer, sampler_of
-from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
-from vitrail.training.step_timing import ENDLESS, measure_step_timing
+from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages, quick_metrics
+from vitrail.training.step_timing import ENDLESS, measure_evaluation, measure_steps
 from vitrail.training.train_step import compute_gradients
 from vitrail.weights.checkpoint import Checkpoint
 
 VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
 TUNING_EPOCHS = 10.0
+FEWEST_EVALUATIONS = 6  # on the way, in a run that lasts minutes
+SMALLEST_SAMPLE = 50  # images of an evaluation on the way, even where it takes long
+FINAL_SHARE = 0.15  # of the time, for the last measure; where that does not suffice, it takes a sample
+SMALLEST_FINAL = 200  # images
+REPORT = 4.0  # seconds for intervals and the report, beside running the model
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,9 @@ class _Duration:
     """The length of a run in steps, and what was measured to know it."""
 
     length: Length
-    seconds: float = 0.0  # 0: the length is not a matter of time
+    deadline: float = 0.0  # seconds from here to the end of the run; 0: the length is not a matter of time
     timing: StepTiming | None = None
+    quick_images: int | None = None
 
 
 def make_plan(run: Run, images: TrainingImages, start: Checkpoint, reasons: tuple[str, ...]) -> Planned:
@@ -54,8 +60,9 @@ def make_plan(run: Run, images: TrainingImages, start: Checkpoint, reasons: tupl
         data=images.data.fingerprint,
         started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         command=run.request.command,
-        seconds=duration.seconds,
+        deadline=duration.deadline,
         timing=duration.timing,
+        quick_images=duration.quick_images,
         reasons=(*reasons, *choice.reasons),
     )
     for line in plan.reasons:
@@ -104,19 +111,38 @@ def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Dura
     """As many steps as fit into the minutes, by the time of a few steps of a copy."""
     train = images.settings.train
     assert train.minutes is not None
+    budget = 60 * train.minutes
     trainer = build_trainer(run, images.settings, images, start, ENDLESS.steps)
-    held_out = sum(len(pictures) for pictures in images.held_out.values())
-    timing = measure_step_timing(
-        trainer,
-        lambda: quick_metrics(images, trainer.network, run.processes),
-        budget=60 * train.minutes,
-        evaluations_at_end=held_out / len(images.validation_indices),
+    few_tokens, all_tokens = measure_steps(trainer, budget)
+    image_seconds = measure_evaluation(
+        lambda count: quick_metrics(replace(images, quick_images=count), trainer.network, run.processes),
+        len(images.held_out["val"]),
+        run.processes.agree,
     )
-    left = 60 * train.minutes - (time.monotonic() - run.began) - timing.ending
+    quick = quick_sample(image_seconds, budget, len(images.held_out["val"]))
+    timing = StepTiming(
+        few_tokens=few_tokens,
+        all_tokens=all_tokens,
+        evaluation=image_seconds * quick,
+        ending=REPORT + image_seconds * final_sample(image_seconds, budget, images.measured_at_end),
+    )
+    deadline = budget - (time.monotonic() - run.began)
+    left = deadline - timing.ending
     if left < timing.all_tokens:
         run.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
     evaluations = timing.evaluations(left)
     steps = steps_within(left, timing, keep_until(train), evaluations=evaluations)
     length = length_of(steps, keep_until(train), train.warmup, evaluations=evaluations)
-    own = _Duration(length, max(left, 1.0), timing)
+    own = _Duration(length, max(deadline, 1.0), timing, quick)
     return run.processes.from_main(lambda: own)
+
+
+def quick_sample(image_seconds: float, budget: float, available: int) -> int:
+    """How many held-out images an evaluation on the way takes, so that enough evaluations fit into the time."""
+    affordable = int(SHARE * budget / FEWEST_EVALUATIONS / image_seconds)
+    return min(available, QUICK_IMAGES, max(affordable, SMALLEST_SAMPLE))
+
+
+def final_sample(image_seconds: float, seconds: float, available: int) -> int:
+    """How many images the last measure takes, so that most of the time is left for learning."""
+    return min(available, max(int(FINAL_SHARE * seconds / image_seconds), SMALLEST_FINAL))
