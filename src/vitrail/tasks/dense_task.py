@@ -22,7 +22,7 @@ from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.targets import DenseTargets
-from vitrail.tasks.task import Mix, Task
+from vitrail.tasks.task import Mix, NotFinite, Task
 
 
 class DenseTask(Task):
@@ -86,6 +86,32 @@ class DenseTask(Task):
     def check_mix(self, mix: Mix | None) -> None:
         if mix is not None:
             raise VitrailError(f"mixup and cutmix do not go with the task {self.name}: set both to 0")
+
+    def check_finite(self, outputs: Tensor) -> None:
+        finite = torch.isfinite(outputs.flatten(1)).all(1)
+        if not finite.all():
+            raise NotFinite(
+                f"the model's outputs are not finite for {int((~finite).sum())} of {len(outputs)} images of a batch: "
+                f"train it again with a lower learning rate, or load another model file"
+            )
+
+    def check_size(self, decoded: Tensor, truth: Tensor, noun: str) -> None:
+        """Answer and truth (H, W) are of the same pixels. noun: what the truth is."""
+        if decoded.shape != truth.shape:
+            raise VitrailError(
+                f"the answer has {decoded.shape[0]} x {decoded.shape[1]} pixels, the {noun} {truth.shape[0]} x "
+                f"{truth.shape[1]}: give every image a {noun} of its own size"
+            )
+
+    def comparisons(self, rows: Tensor, columns: int, noun: str) -> NDArray[Any]:
+        """The rows of `compare`, (M, columns), after the check that they are that. noun: what the truth is."""
+        if rows.dim() != 2 or rows.shape[1] != columns:
+            raise VitrailError(
+                f"the comparisons have shape {tuple(rows.shape)}, {self.outputs} labels need (images, {columns})"
+            )
+        if not len(rows):
+            raise VitrailError(f"there is no image to measure the model on: give it at least one with its {noun}")
+        return rows.detach().cpu().numpy()
 
     # ---- what `vitrail predict --out` writes
 

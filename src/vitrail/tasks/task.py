@@ -113,6 +113,16 @@ class Task(ABC):
         `metrics` {name: value}, `intervals` {name: [low, high]}, `per_label` (a row a label) and `worst` (each with the
         image's `index` and, in words, its `truth` and its `answer`)."""
 
+    def overall(self, images: int, values: Mapping[str, Any], intervals: Mapping[str, Any]) -> dict[str, Any]:
+        """What the results of every `evaluate` begin with. Values of "each ..." are those of labels, and left out."""
+        return {
+            "task": self.name,
+            "images": images,
+            "main_metric": self.main_metric,
+            "metrics": {name: value for name, value in values.items() if not name.startswith("each ")},
+            "intervals": {name: value for name, value in intervals.items() if not name.startswith("each ")},
+        }
+
     @abstractmethod
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """What a finished model says about each image, fit for JSON."""
@@ -168,8 +178,7 @@ class Task(ABC):
     @torch.no_grad()
     def fold(self, layer: nn.Linear) -> None:
         """Rescale a trained model's last layer so that its outputs are what they mean. Do it once."""
-        scale, shift = (part.to(layer.weight.dtype).to(layer.weight.device) for part in self.output_scale())
-        self._check_bias(layer, shift)
+        scale, shift = self._scale_for(layer)
         layer.weight.mul_(scale[:, None])
         if layer.bias is not None:
             layer.bias.mul_(scale).add_(shift)
@@ -177,15 +186,17 @@ class Task(ABC):
     @torch.no_grad()
     def unfold(self, layer: nn.Linear) -> None:
         """The reverse of `fold`, to train a finished model further."""
-        scale, shift = (part.to(layer.weight.dtype).to(layer.weight.device) for part in self.output_scale())
-        self._check_bias(layer, shift)
-        layer.weight.div_(scale[:, None])
+        scale, shift = self._scale_for(layer)
         if layer.bias is not None:
             layer.bias.sub_(shift).div_(scale)
+        layer.weight.div_(scale[:, None])
 
-    def _check_bias(self, layer: nn.Linear, shift: Tensor) -> None:
+    def _scale_for(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
+        """`output_scale` in the type of a layer that can take it up."""
+        scale, shift = (part.to(layer.weight.dtype).to(layer.weight.device) for part in self.output_scale())
         if layer.bias is None and shift.any():
             raise VitrailError(f"the task {self.name} needs a head with a bias: set head_bias to true")
+        return scale, shift
 
     def _numbers(self, outputs: Tensor) -> np.ndarray:
         """Outputs (M, outputs) in float64, after the check that they are numbers."""

@@ -30,7 +30,7 @@ class Precision(NamedTuple):
     recall: np.ndarray  # (K,) the largest, at an overlap of 0.5
 
 
-def precision(detections: np.ndarray, truths: np.ndarray, classes: int) -> Precision:
+def measure_precision(detections: np.ndarray, truths: np.ndarray, classes: int) -> Precision:
     from faster_coco_eval import COCO, COCOeval_faster
 
     if not (truths[..., 0] >= 0).any() or not (detections[..., 0] >= 0).any():

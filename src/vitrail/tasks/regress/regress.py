@@ -14,8 +14,7 @@ from vitrail.tasks.regress.number_metrics import NumberMetrics
 from vitrail.tasks.regress.number_report import number_report
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import NUMBER, object_of
-from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
-from vitrail.tasks.shared.intervals import plain
+from vitrail.tasks.shared.intervals import measure, plain
 from vitrail.tasks.shared.metric_words import NUMBER_METRICS
 from vitrail.tasks.task import Mix, Task, mixed
 
@@ -98,16 +97,10 @@ class Regress(Task):
 
     def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
         number_metrics = NumberMetrics(*self._measurable(outputs, targets))
-        images = len(targets)
-        values = plain(number_metrics.metrics, images)
-        intervals = bootstrap_intervals(number_metrics.metrics, images, bootstrap, seed)
+        measured = measure(number_metrics.metrics, len(targets), bootstrap, seed)
         return {
-            "task": self.name,
-            "images": images,
-            "main_metric": self.main_metric,
-            "metrics": {name: value for name, value in values.items() if not name.startswith("each ")},
-            "intervals": {name: value for name, value in intervals.items() if not name.startswith("each ")},
-            "per_label": number_metrics.per_label(self.labels, values, intervals, seed),
+            **self.overall(len(targets), *measured),
+            "per_label": number_metrics.per_label(self.labels, *measured, seed),
             "worst": number_metrics.worst(self.labels),
         }
 
