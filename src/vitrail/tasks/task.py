@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
+from vitrail.tasks.shared.intervals import Metrics, plain
 from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
 
 
@@ -43,6 +44,7 @@ class Task(ABC):
     title: ClassVar[str]  # in words: "segmentation"
     main_metric: ClassVar[str]  # picks the best epoch; higher is better
     metric_words: ClassVar[Mapping[str, MetricWords]] = {}  # the metrics' titles and meanings, for the report
+    quick_names: ClassVar[tuple[str, ...]] = ()  # the metrics of every validation while a model trains
     percentages: ClassVar[frozenset[str]] = frozenset()  # the metrics that people read in per cent
     heads: ClassVar[tuple[str, ...]] = ("linear", "mlp")  # of ViTConfig, the default first
     dense: ClassVar[bool] = False  # whether it answers about places (see dense.py)
@@ -99,6 +101,11 @@ class Task(ABC):
     @abstractmethod
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """What an epoch's validation tells of a training model: loss, main metric and little more."""
+
+    def quick_values(self, metrics: Metrics, images: int) -> dict[str, float]:
+        """The metrics of `quick_names`, without intervals."""
+        values = plain(metrics, images)
+        return {name: values[name] for name in self.quick_names}
 
     def calibrate(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027  most tasks have nothing to do here
         """Learn from a training model's validation outputs how sure they should be."""

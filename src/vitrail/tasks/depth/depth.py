@@ -26,7 +26,7 @@ from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.aligning import aligned
 from vitrail.tasks.shared.answer_schemas import NUMBER, PNG, TEXT, list_of, object_of
-from vitrail.tasks.shared.intervals import measure, plain
+from vitrail.tasks.shared.intervals import measure
 from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.task import Mix
 
@@ -48,6 +48,7 @@ class Depth(DenseTask):
     )
     label_noun = "numbers"
     main_metric = "within_1.25"
+    quick_names = ("within_1.25", "MAE", "AbsRel")
     percentages = frozenset({"within_1.25", "within_1.25^2", "within_1.25^3"})
     metric_words: ClassVar[dict[str, MetricWords]] = {
         "within_1.25": MetricWords("Within 1.25", "how many pixels are right within a factor of 1.25"),
@@ -194,18 +195,14 @@ class Depth(DenseTask):
         return compare_depth(decoded.cpu(), truth.cpu(), self.mean)
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        values = plain(self._depth_metrics(outputs).metrics, len(outputs))
-        return {name: values[name] for name in ("within_1.25", "MAE", "AbsRel")}
+        return self.quick_values(self._depth_metrics(outputs).metrics, len(outputs))
 
     def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
         """`outputs`: a row of `compare` for each image."""
         depth_metrics = self._depth_metrics(outputs)
-        measured = measure(depth_metrics.metrics, len(outputs), bootstrap, seed)
-        return {
-            **self.overall(len(outputs), *measured),
-            "per_label": depth_metrics.per_label(self.labels[0], measured.values),
-            "worst": depth_metrics.worst(self.unit),
-        }
+        results = self.overall(len(outputs), *measure(depth_metrics.metrics, len(outputs), bootstrap, seed))
+        per_label = depth_metrics.per_label(self.labels[0], results["metrics"])
+        return results | {"per_label": per_label, "worst": depth_metrics.worst(self.unit)}
 
     def _depth_metrics(self, rows: Tensor) -> DepthMetrics:
         """rows: of `compare`."""

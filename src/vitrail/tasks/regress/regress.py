@@ -14,7 +14,7 @@ from vitrail.tasks.regress.number_metrics import NumberMetrics
 from vitrail.tasks.regress.number_report import number_report
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import NUMBER, object_of
-from vitrail.tasks.shared.intervals import measure, plain
+from vitrail.tasks.shared.intervals import measure
 from vitrail.tasks.shared.metric_words import NUMBER_METRICS
 from vitrail.tasks.task import Mix, Task, mixed
 
@@ -29,6 +29,7 @@ class Regress(Task):
     link = "identity"
     answer_schema = object_of(values={"type": "object", "additionalProperties": NUMBER})
     main_metric = "R2"
+    quick_names = ("R2", "MAE")
     label_noun = "numbers"
     labels_are_columns = True
     classifies_images = False
@@ -88,9 +89,8 @@ class Regress(Task):
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         predicted, true = self._measurable(self.meant(outputs), targets)
-        values = plain(NumberMetrics(predicted, true).metrics, len(targets))
         loss = 0.5 * np.square((predicted - true) / self.std.numpy()).mean()
-        return {"loss": float(loss), **{name: values[name] for name in ("R2", "MAE")}}
+        return {"loss": float(loss), **self.quick_values(NumberMetrics(predicted, true).metrics, len(targets))}
 
     def output_scale(self) -> tuple[Tensor, Tensor]:
         return self.std, self.mean

@@ -25,7 +25,7 @@ from vitrail.tasks.segment.mask_report import mask_report
 from vitrail.tasks.segment.mask_targets import MaskTargets
 from vitrail.tasks.shared.aligning import aligned
 from vitrail.tasks.shared.answer_schemas import PNG, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
-from vitrail.tasks.shared.intervals import measure, plain
+from vitrail.tasks.shared.intervals import measure
 from vitrail.tasks.shared.labels.labelling import CLASS_WEIGHTS
 from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.shared.resampling import classes_at
@@ -42,6 +42,7 @@ class Segment(DenseTask):
         areas=list_of(object_of(label=TEXT, share=PROBABILITY, pixels=WHOLE_NUMBER)), mask_png=PNG
     )
     main_metric = "mIoU"
+    quick_names = ("mIoU", "pixel_accuracy", "boundary_f1")
     percentages = frozenset({"pixel_accuracy"})
     sliding_windows = True
     unknown = IGNORE
@@ -198,8 +199,7 @@ class Segment(DenseTask):
         return torch.cat([confusion, torch.from_numpy(boundary).flatten()]).float()
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        values = plain(self._mask_metrics(outputs).metrics, len(outputs))
-        return {name: values[name] for name in ("mIoU", "pixel_accuracy", "boundary_f1")}
+        return self.quick_values(self._mask_metrics(outputs).metrics, len(outputs))
 
     def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
         """`outputs`: a row of `compare` for each image."""

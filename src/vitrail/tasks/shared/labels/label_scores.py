@@ -14,9 +14,11 @@ from vitrail.tasks.shared.intervals import ratio
 class LabelScores(ABC):
     """The answers about M images whose labels are known, and all that is measured from them."""
 
+    log_loss: np.ndarray  # (M,)
+
     @abstractmethod
     def metrics(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Each (R,) for weights (M, R). `log_loss` is one of them."""
+        """Each (R,) for weights (M, R)."""
 
     @abstractmethod
     def calibration(self) -> dict[str, Any]:

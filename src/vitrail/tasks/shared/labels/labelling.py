@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.tasks.shared.intervals import measure, plain
+from vitrail.tasks.shared.intervals import measure
 from vitrail.tasks.shared.labels.calibration import fit_temperature
 from vitrail.tasks.shared.labels.label_scores import LabelScores
 from vitrail.tasks.task import Task
@@ -26,8 +26,6 @@ def guesses(top: Sequence[Mapping[str, Any]]) -> str:
 
 class Labelling(Task):
     """A task whose outputs are logits of labels: weights against imbalance, and a temperature."""
-
-    quick_names: ClassVar[tuple[str, ...]]  # the metrics of every validation, besides the loss
 
     def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
         super().__init__(labels, class_weights)
@@ -48,8 +46,7 @@ class Labelling(Task):
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         scores = self.scores(*self._measurable(self.meant(outputs), targets))
-        values = plain(scores.metrics, len(targets))
-        return {"loss": values["log_loss"], **{name: values[name] for name in self.quick_names}}
+        return {"loss": float(scores.log_loss.mean()), **self.quick_values(scores.metrics, len(targets))}
 
     def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
         scores = self.scores(*self._measurable(outputs, targets))
