@@ -82,7 +82,7 @@ class TargetSubset:
         return TargetScan({}, rows)
 
 
-class Plain:
+class WholeImageTargets:
     """Of a whole picture: the same whatever is done to it."""
 
     def __init__(self, targets: Tensor) -> None:
@@ -95,7 +95,7 @@ class Plain:
         return taken
 
 
-class Some(Sequence[Tensor]):
+class LazyTargets(Sequence[Tensor]):
     """The targets of some indices, or of the first `most` of so many, in the images' own pixels: read when used."""
 
     def __init__(self, targets: OwnTargets, indices: Sequence[int] | int, most: int | None = None) -> None:

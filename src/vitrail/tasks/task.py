@@ -53,7 +53,6 @@ class Task(ABC):
     link: ClassVar[str] = ""  # what makes an answer of a whole image's outputs: softmax, sigmoid, identity; "": none
     support_noun: ClassVar[str] = "images"  # what the `support` of a label counts
     # What training chooses by. The defaults suit classes of whole images.
-    label_noun: ClassVar[str] = "classes"  # what the labels are
     labels_are_columns: ClassVar[bool] = False  # whether the labels name the columns of a table
     classifies_images: ClassVar[bool] = True  # whether labels are classes of whole images, which can be mixed
     one_class_each: ClassVar[bool] = False  # whether an image has exactly one class, so that drawing can be balanced

@@ -46,7 +46,6 @@ class Depth(DenseTask):
         png_scale=NUMBER,
         depth_png=PNG,
     )
-    label_noun = "numbers"
     main_metric = "within_1.25"
     quick_names = ("within_1.25", "MAE", "AbsRel")
     percentages = frozenset({"within_1.25", "within_1.25^2", "within_1.25^3"})

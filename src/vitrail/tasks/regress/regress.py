@@ -30,7 +30,6 @@ class Regress(Task):
     answer_schema = object_of(values={"type": "object", "additionalProperties": NUMBER})
     main_metric = "R2"
     quick_names = ("R2", "MAE")
-    label_noun = "numbers"
     labels_are_columns = True
     classifies_images = False
     crops_and_flips = False  # a number may be a place, a size or a count
