@@ -39,7 +39,7 @@ class DenseTask(Task):
         return {"head": head}
 
     def encode(self, targets: Sequence[Any]) -> Tensor:
-        """Nothing: the truth is compared image by image. One row an image, so that they can be counted."""
+        """(M, 0): targets are compared image by image in `compare`, so only their number is kept."""
         return torch.zeros(len(targets), 0)
 
     def fit(self, targets: Sequence[Any]) -> None:
@@ -57,7 +57,7 @@ class DenseTask(Task):
         """The targets of these items. shape: height and width of the cached images; gigabytes: memory for maps."""
 
     def renumber(self, target: Tensor, numbers: Tensor) -> Tensor:
-        """A target of `OwnTargets` with `numbers[c]` for class c: the data's classes in the model's order."""
+        """A target in own pixels with each class c replaced by `numbers[c]`, its place among the model's classes."""
         return target
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,7 +78,8 @@ class DenseTask(Task):
 
     @abstractmethod
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
-        """(S,) all that is to be known later of one decoded image and its truth, in the same pixels."""
+        """(S,) the numbers from which everything is measured later: one decoded image against its truth, in the
+        image's own pixels."""
 
     def meant(self, outputs: Tensor) -> Tensor:
         return outputs

@@ -87,19 +87,19 @@ class Task(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what another task of the same labels learned."""
+        """Take over the `state_dict` of another task of the same labels."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
         """The training loss of a batch, a scalar, in float32 whatever the outputs are."""
 
     def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
-        """What the head is given in training besides the images: a function of the targets and the seed."""
+        """Extra queries for the head in training, made from the targets and the seed; None: the head takes none."""
         return None
 
     @abstractmethod
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """What an epoch's validation tells of a training model: loss, main metric and little more."""
+        """What each validation during training measures: loss, main metric and little more."""
 
     def quick_values(self, metrics: Metrics, images: int) -> dict[str, float]:
         """The metrics of `quick_names`, without intervals."""
@@ -107,7 +107,7 @@ class Task(ABC):
         return {name: values[name] for name in self.quick_names}
 
     def calibrate(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027  most tasks have nothing to do here
-        """Learn from a training model's validation outputs how sure they should be."""
+        """Fit what makes confidences right (a temperature, a threshold) on a training model's validation outputs."""
 
     @abstractmethod
     def output_scale(self) -> tuple[Tensor, Tensor]:
@@ -173,7 +173,7 @@ class Task(ABC):
         return []
 
     def baseline(self, results: Mapping[str, Any]) -> str:
-        """A sentence on what answering without looking would score; "" where it cannot be told."""
+        """A sentence on the score of a constant answer, without looking at images; "" where it is not known."""
         return ""
 
     def meant(self, outputs: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class Task(ABC):
         layer.weight.div_(scale[:, None])
 
     def _scale_for(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-        """`output_scale` in the type of a layer that can take it up."""
+        """`output_scale` in the layer's dtype and device, after the check that the layer can hold the shift."""
         scale, shift = (part.to(layer.weight.dtype).to(layer.weight.device) for part in self.output_scale())
         if layer.bias is None and shift.any():
             raise VitrailError(f"the task {self.name} needs a head with a bias: set head_bias to true")

@@ -94,7 +94,7 @@ def _image(explanation: Explanation, number: int) -> dict[str, Any]:
 
 
 def _headline(explanation: Explanation) -> tuple[str, str] | None:
-    """What it is, and how sure, or the number."""
+    """The first label and its probability, or the first number's name and value."""
     answer = explanation.answer
     if answer is None:
         return None
@@ -108,7 +108,7 @@ def _headline(explanation: Explanation) -> tuple[str, str] | None:
 
 
 def _own(explanation: Explanation) -> str | None:
-    """What the model itself answers, or the first of it."""
+    """The label that the model itself puts first; of numbers, the one that is explained."""
     assert explanation.answer is not None
     if "values" in explanation.answer:
         return explanation.target
@@ -151,7 +151,7 @@ def _reasons(explanation: Explanation, picture: NDArray[np.uint8]) -> list[dict[
 
 
 def _look(explanation: Explanation) -> dict[str, Any] | None:
-    """What the sliders move through; None where there is no map at all."""
+    """The attention maps for the sliders of the page; None where there are none."""
     blocks = explanation.blocks or explanation.every_blocks
     if not blocks:
         return None
@@ -180,7 +180,8 @@ def _look(explanation: Explanation) -> dict[str, Any] | None:
 
 
 def _query_maps(explanation: Explanation) -> dict[str, Any] | None:
-    """The maps to their own largest as bytes, and what bytes cannot tell; the mean comes after the heads."""
+    """The query's maps as bytes, each scaled to its own largest value; `most` has these values. The mean over the
+    heads comes after the heads."""
     if explanation.attention is None or explanation.prefix is None:
         return None
     maps = np.concatenate(

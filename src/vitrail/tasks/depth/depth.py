@@ -204,7 +204,7 @@ class Depth(DenseTask):
         return results | {"per_label": per_label, "worst": depth_metrics.worst(self.unit)}
 
     def _depth_metrics(self, rows: Tensor) -> DepthMetrics:
-        """rows: of `compare`."""
+        """rows (M, KEPT): what `compare` gave for each image."""
         return DepthMetrics(self.comparisons(rows, KEPT, "depth map"))
 
 

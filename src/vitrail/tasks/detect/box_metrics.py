@@ -1,4 +1,4 @@
-"""What is measured of boxes at an overlap of one half: found, missed, false alarms, the best threshold."""
+"""What is counted of boxes at an IoU of 0.5: objects found, objects missed, false alarms, the best threshold."""
 
 from __future__ import annotations
 

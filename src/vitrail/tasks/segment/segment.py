@@ -214,5 +214,5 @@ class Segment(DenseTask):
         }
 
     def _mask_metrics(self, rows: Tensor) -> MaskMetrics:
-        """rows: of `compare`."""
+        """rows (M, K K + 4 K): what `compare` gave for each image."""
         return MaskMetrics(self.comparisons(rows, self.outputs * (self.outputs + COUNTS), "mask"), self.outputs)

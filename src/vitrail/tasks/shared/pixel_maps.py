@@ -17,8 +17,8 @@ from vitrail.images.unreadable import UnreadableImage
 
 @dataclass(frozen=True, slots=True)
 class PixelMap(StructuredTarget, abc.ABC):
-    """Two maps are the same where they mean the same, wherever they lie: `mark` is made from the content. `str()` goes
-    into a run's fingerprint, so it names all that decides what `read` gives."""
+    """Maps are compared by content, not by path: `mark` is a digest of the content. `str()` is part of a run's
+    fingerprint, so it names everything that decides what `read` returns."""
 
     mark: str
     path: Path = field(compare=False)  # the file that a complaint names

@@ -1,4 +1,4 @@
-"""Image, truth, answer and error side by side, for answers with a value for every pixel: their size on the page."""
+"""The pictures that the report shows side by side for masks and depth maps: read, and brought to the page's size."""
 
 from __future__ import annotations
 
