@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 import vitrail.serving
 from tests.serving.browser.driving import PageDriver, blots
 from vitrail.report.pages.rendering import render
-from vitrail.serving.routes.static_files import read_web_files
+from vitrail.serving.routes.static_files import VISUALS, read_web_files
 from vitrail.tasks.report_part import page_folders
 from vitrail.visuals.colours import HEAT, SIGNED
 
@@ -139,7 +139,8 @@ def test_colours_are_those_of_the_reports() -> None:
 
 def test_no_script_writes_html_and_no_file_names_another_host() -> None:
     of_tasks = [path for folder in page_folders() for path in Path(folder).glob("*.js")]
-    for path in sorted([*(path for path in WEB.rglob("*") if path.is_file()), *of_tasks]):
+    shared = VISUALS.glob("*.css")
+    for path in sorted([*(path for path in WEB.rglob("*") if path.is_file()), *of_tasks, *shared]):
         text = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|\"//", text), path.name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|style=", text), path.name
