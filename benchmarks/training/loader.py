@@ -16,7 +16,7 @@ from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
-from vitrail.tasks.targets import Plain
+from vitrail.tasks.targets import WholeImageTargets
 from vitrail.training.optim.memory import keep_freed_memory
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -53,7 +53,7 @@ def fed(cache: object, count: int, seconds: float) -> float:
     """Batches as fast as they come, ready for the model."""
     loader = Loader(
         cache=cache,  # type: ignore[arg-type]
-        targets=Plain(torch.zeros(count)),
+        targets=WholeImageTargets(torch.zeros(count)),
         sampler=Sampler(count, BATCH, 0),
         preprocessing=Preprocessing(size=(SIZE, SIZE)),
         augmentation=Augmentation(),

@@ -13,7 +13,7 @@ from vitrail.tasks.dense_options import IGNORE
 from vitrail.tasks.detect.box_targets import BoxTargets
 from vitrail.tasks.detect.boxes import Boxes
 from vitrail.tasks.segment.mask_targets import MaskTargets
-from vitrail.tasks.targets import Plain, Some, maps_of
+from vitrail.tasks.targets import LazyTargets, WholeImageTargets, maps_of
 from vitrail.weights.preprocessing import Preprocessing
 
 COUNT = 24
@@ -159,11 +159,11 @@ def test_masks_of_nothing_known_stay_so() -> None:
 
 
 def test_labels_are_the_same_wherever_the_picture_goes() -> None:
-    truths = Plain(torch.tensor([4, 5, 6]))
+    truths = WholeImageTargets(torch.tensor([4, 5, 6]))
     assert truths.moved(truths.take(np.array([2, 0])), torch.eye(3).repeat(2, 1, 1), (8, 8)).tolist() == [6, 4]
 
 
 def test_truths_are_read_when_they_are_asked_for() -> None:
     truths = BoxTargets([Boxes(((0, 0, 1, 1),) * n, (0,) * n, (False,) * n, (9, 9)) for n in range(5)])
-    assert [len(one) for one in Some(truths, [3, 1])] == [3, 1]
-    assert [len(one) for one in Some(truths, 5, most=2)] == [0, 1]
+    assert [len(one) for one in LazyTargets(truths, [3, 1])] == [3, 1]
+    assert [len(one) for one in LazyTargets(truths, 5, most=2)] == [0, 1]

@@ -156,7 +156,8 @@ class Explainer:
         explanation.maps = {name: maps[name][0].cpu().numpy() for name in METHODS if name in maps}
 
     def _add_every_query(self, explanation: Explanation, images: Tensor, forward_pass: ForwardPass) -> None:
-        """Of all chosen blocks, of the last alone, or of none: it grows with the square of the tokens."""
+        """The attention of every token: for all chosen blocks, for the last alone, or for none, as far as it fits into
+        EVERY numbers (it grows with the square of the tokens)."""
         pairs = (self.model.prefix + explanation.grid[0] * explanation.grid[1]) ** 2
         blocks = self.blocks if pairs * len(self.blocks) <= EVERY else self.blocks[-1:] if pairs <= EVERY else []
         maps = attention_of_all(self.model, images, blocks=blocks, steps=forward_pass.steps)  # (1, M, M) each

@@ -101,7 +101,7 @@ def explained_outputs(model: ViT, images: Tensor) -> Tensor:
 
 
 def blank(images: Tensor) -> Tensor:
-    """(B, C, H, W), each picture's mean colour instead of it: what hidden patches are filled with."""
+    """(B, C, H, W) filled with each picture's mean colour: what hidden patches show."""
     return images.mean(dim=(2, 3), keepdim=True).expand_as(images)
 
 

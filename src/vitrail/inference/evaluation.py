@@ -20,7 +20,7 @@ from vitrail.inference.predictor import Predictor
 from vitrail.progress import ProgressBar
 from vitrail.tasks.dense_options import DenseOptions
 from vitrail.tasks.dense_task import DenseTask
-from vitrail.tasks.targets import Some
+from vitrail.tasks.targets import LazyTargets
 from vitrail.text import counted, shown
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -44,7 +44,7 @@ def evaluate_dataset(
         rows = _run_images(
             predictor, subset.items, lambda index, decoded: task.compare(decoded, dense_targets.own(index))
         )
-        targets = task.encode(Some(dense_targets, rows.indices))
+        targets = task.encode(LazyTargets(dense_targets, rows.indices))
     else:
         named = targets_for(subset.items, dataset.labels, checkpoint.labels, task.labels_are_columns)
         rows = _run_images(predictor, subset.items)

@@ -52,7 +52,7 @@ def record(finished: Finished) -> RunRecord:
 
 
 def _worst_seen(finished: Finished) -> list[tuple[Tensor, Tensor]]:
-    """Of the worst images the answer and the truth, which are too large to be kept for all."""
+    """Answer and truth of the worst images only: they are too large to be kept for all images."""
     task = finished.task
     if not isinstance(task, DenseTask):
         return []

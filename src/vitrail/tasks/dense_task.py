@@ -22,7 +22,7 @@ from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.targets import DenseTargets
-from vitrail.tasks.task import Mix, Task
+from vitrail.tasks.task import Mix, NotFinite, Task
 
 
 class DenseTask(Task):
@@ -39,7 +39,7 @@ class DenseTask(Task):
         return {"head": head}
 
     def encode(self, targets: Sequence[Any]) -> Tensor:
-        """Nothing: the truth is compared image by image. One row an image, so that they can be counted."""
+        """(M, 0): targets are compared image by image in `compare`, so only their number is kept."""
         return torch.zeros(len(targets), 0)
 
     def fit(self, targets: Sequence[Any]) -> None:
@@ -57,7 +57,7 @@ class DenseTask(Task):
         """The targets of these items. shape: height and width of the cached images; gigabytes: memory for maps."""
 
     def renumber(self, target: Tensor, numbers: Tensor) -> Tensor:
-        """A target of `OwnTargets` with `numbers[c]` for class c: the data's classes in the model's order."""
+        """A target in own pixels with each class c replaced by `numbers[c]`, its place among the model's classes."""
         return target
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,7 +78,8 @@ class DenseTask(Task):
 
     @abstractmethod
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
-        """(S,) all that is to be known later of one decoded image and its truth, in the same pixels."""
+        """(S,) the numbers from which everything is measured later: one decoded image against its truth, in the
+        image's own pixels."""
 
     def meant(self, outputs: Tensor) -> Tensor:
         return outputs
@@ -86,6 +87,32 @@ class DenseTask(Task):
     def check_mix(self, mix: Mix | None) -> None:
         if mix is not None:
             raise VitrailError(f"mixup and cutmix do not go with the task {self.name}: set both to 0")
+
+    def check_finite(self, outputs: Tensor) -> None:
+        finite = torch.isfinite(outputs.flatten(1)).all(1)
+        if not finite.all():
+            raise NotFinite(
+                f"the model's outputs are not finite for {int((~finite).sum())} of {len(outputs)} images of a batch: "
+                f"train it again with a lower learning rate, or load another model file"
+            )
+
+    def check_size(self, decoded: Tensor, truth: Tensor, noun: str) -> None:
+        """Answer and truth (H, W) are of the same pixels. noun: what the truth is."""
+        if decoded.shape != truth.shape:
+            raise VitrailError(
+                f"the answer has {decoded.shape[0]} x {decoded.shape[1]} pixels, the {noun} {truth.shape[0]} x "
+                f"{truth.shape[1]}: give every image a {noun} of its own size"
+            )
+
+    def comparisons(self, rows: Tensor, columns: int, noun: str) -> NDArray[Any]:
+        """The rows of `compare`, (M, columns), after the check that they are that. noun: what the truth is."""
+        if rows.dim() != 2 or rows.shape[1] != columns:
+            raise VitrailError(
+                f"the comparisons have shape {tuple(rows.shape)}, {self.outputs} labels need (images, {columns})"
+            )
+        if not len(rows):
+            raise VitrailError(f"there is no image to measure the model on: give it at least one with its {noun}")
+        return rows.detach().cpu().numpy()
 
     # ---- what `vitrail predict --out` writes
 

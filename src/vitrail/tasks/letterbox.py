@@ -15,5 +15,5 @@ class Letterbox:
 
     @classmethod
     def whole(cls, size: tuple[int, int]) -> Letterbox:
-        """A picture that is the input."""
+        """A picture that fills the whole input."""
         return cls(size, (0, 0, *size), size)

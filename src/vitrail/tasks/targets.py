@@ -1,7 +1,7 @@
-"""What is to be learnt from each picture, moved with it: whatever augmentation does to the pixels it does to the truth.
+"""Targets under augmentation: a crop, flip or shift of the image does the same to its mask, depth map or boxes.
 
-Labels and numbers stay as they are. Masks are sampled by the very map that samples the picture; boxes go through its
-inverse. `maps` (B, 3, 3) lead from the result's coordinates in [-1, 1] to the picture's (see augment.py).
+Labels and numbers of whole images stay as they are. Masks are sampled with the affine map that samples the image;
+boxes go through its inverse. `maps` (B, 3, 3) lead from the output's coordinates in [-1, 1] to the image's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Targets(Protocol):
     """The targets of images, by their index in a list."""
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """What is known of some of them, as they are stored."""
+        """The stored targets at these indices."""
         ...
 
     def moved(self, taken: Any, maps: Tensor, size: tuple[int, int]) -> Tensor:
-        """The targets of the moved pictures, which have this size now."""
+        """The taken targets after augmentation by `maps`. size: height and width of the augmented images."""
         ...
 
 
@@ -39,7 +39,7 @@ class OwnTargets(Protocol):
 
 
 class DenseTargets(Targets, OwnTargets, Protocol):
-    """Targets of a dense task, and all that training needs of them."""
+    """What training needs of the targets of a dense task."""
 
     def size(self, index: int) -> tuple[int, int]:
         """The picture's own height and width."""
@@ -51,14 +51,14 @@ class DenseTargets(Targets, OwnTargets, Protocol):
 
 
 class TargetScan(NamedTuple):
-    """What one pass over the targets tells, by index."""
+    """The result of reading every target once, by index."""
 
     broken: dict[int, UnreadableImage]
     statistics: dict[int, Any]  # of the targets that are not broken
 
 
 class TargetSubset:
-    """Targets without some of their indices: the others move up."""
+    """Targets without some of them; the others are renumbered from 0."""
 
     def __init__(self, targets: DenseTargets, count: int, without: Collection[int]) -> None:
         self.targets = targets
@@ -82,8 +82,8 @@ class TargetSubset:
         return TargetScan({}, rows)
 
 
-class Plain:
-    """Of a whole picture: the same whatever is done to it."""
+class WholeImageTargets:
+    """Targets of whole images, (N,) or (N, K): augmentation does not change them."""
 
     def __init__(self, targets: Tensor) -> None:
         self.targets = targets
@@ -95,8 +95,11 @@ class Plain:
         return taken
 
 
-class Some(Sequence[Tensor]):
-    """The targets of some indices, or of the first `most` of so many, in the images' own pixels: read when used."""
+class LazyTargets(Sequence[Tensor]):
+    """A list of targets in the images' own pixels, each of which is read only when it is used.
+
+    indices: which targets, or how many of them from 0 on; most: not more than the first so many.
+    """
 
     def __init__(self, targets: OwnTargets, indices: Sequence[int] | int, most: int | None = None) -> None:
         self.targets = targets
@@ -110,7 +113,7 @@ class Some(Sequence[Tensor]):
 
 
 def maps_of(frames: Sequence[Letterbox]) -> Tensor:
-    """(B, 3, 3) from the model's input to the picture that stands in it, as augmentation's maps do."""
+    """(B, 3, 3) affine maps from the model's input to the image that was letterboxed into it, as `moved` takes them."""
     maps = torch.zeros(len(frames), 3, 3)
     for one, frame in zip(maps, frames, strict=True):
         top, left, bottom, right = frame.inside

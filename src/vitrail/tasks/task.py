@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
+from vitrail.tasks.shared.intervals import Metrics, plain
 from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
 
 
@@ -43,6 +44,7 @@ class Task(ABC):
     title: ClassVar[str]  # in words: "segmentation"
     main_metric: ClassVar[str]  # picks the best epoch; higher is better
     metric_words: ClassVar[Mapping[str, MetricWords]] = {}  # the metrics' titles and meanings, for the report
+    quick_names: ClassVar[tuple[str, ...]] = ()  # the metrics of every validation while a model trains
     percentages: ClassVar[frozenset[str]] = frozenset()  # the metrics that people read in per cent
     heads: ClassVar[tuple[str, ...]] = ("linear", "mlp")  # of ViTConfig, the default first
     dense: ClassVar[bool] = False  # whether it answers about places (see dense.py)
@@ -51,7 +53,6 @@ class Task(ABC):
     link: ClassVar[str] = ""  # what makes an answer of a whole image's outputs: softmax, sigmoid, identity; "": none
     support_noun: ClassVar[str] = "images"  # what the `support` of a label counts
     # What training chooses by. The defaults suit classes of whole images.
-    label_noun: ClassVar[str] = "classes"  # what the labels are
     labels_are_columns: ClassVar[bool] = False  # whether the labels name the columns of a table
     classifies_images: ClassVar[bool] = True  # whether labels are classes of whole images, which can be mixed
     one_class_each: ClassVar[bool] = False  # whether an image has exactly one class, so that drawing can be balanced
@@ -86,22 +87,27 @@ class Task(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what another task of the same labels learned."""
+        """Take over the `state_dict` of another task of the same labels."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
         """The training loss of a batch, a scalar, in float32 whatever the outputs are."""
 
     def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
-        """What the head is given in training besides the images: a function of the targets and the seed."""
+        """Extra queries for the head in training, made from the targets and the seed; None: the head takes none."""
         return None
 
     @abstractmethod
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """What an epoch's validation tells of a training model: loss, main metric and little more."""
+        """What each validation during training measures: loss, main metric and little more."""
+
+    def quick_values(self, metrics: Metrics, images: int) -> dict[str, float]:
+        """The metrics of `quick_names`, without intervals."""
+        values = plain(metrics, images)
+        return {name: values[name] for name in self.quick_names}
 
     def calibrate(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027  most tasks have nothing to do here
-        """Learn from a training model's validation outputs how sure they should be."""
+        """Fit what makes confidences right (a temperature, a threshold) on a training model's validation outputs."""
 
     @abstractmethod
     def output_scale(self) -> tuple[Tensor, Tensor]:
@@ -112,6 +118,16 @@ class Task(ABC):
         """The complete measure of a finished model, fit for JSON. Every task gives `task`, `images`, `main_metric`,
         `metrics` {name: value}, `intervals` {name: [low, high]}, `per_label` (a row a label) and `worst` (each with the
         image's `index` and, in words, its `truth` and its `answer`)."""
+
+    def overall(self, images: int, values: Mapping[str, Any], intervals: Mapping[str, Any]) -> dict[str, Any]:
+        """What the results of every `evaluate` begin with. Values of "each ..." are those of labels, and left out."""
+        return {
+            "task": self.name,
+            "images": images,
+            "main_metric": self.main_metric,
+            "metrics": {name: value for name, value in values.items() if not name.startswith("each ")},
+            "intervals": {name: value for name, value in intervals.items() if not name.startswith("each ")},
+        }
 
     @abstractmethod
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
@@ -157,7 +173,7 @@ class Task(ABC):
         return []
 
     def baseline(self, results: Mapping[str, Any]) -> str:
-        """A sentence on what answering without looking would score; "" where it cannot be told."""
+        """A sentence on the score of a constant answer, without looking at images; "" where it is not known."""
         return ""
 
     def meant(self, outputs: Tensor) -> Tensor:
@@ -168,8 +184,7 @@ class Task(ABC):
     @torch.no_grad()
     def fold(self, layer: nn.Linear) -> None:
         """Rescale a trained model's last layer so that its outputs are what they mean. Do it once."""
-        scale, shift = (part.to(layer.weight.dtype).to(layer.weight.device) for part in self.output_scale())
-        self._check_bias(layer, shift)
+        scale, shift = self._scale_for(layer)
         layer.weight.mul_(scale[:, None])
         if layer.bias is not None:
             layer.bias.mul_(scale).add_(shift)
@@ -177,15 +192,17 @@ class Task(ABC):
     @torch.no_grad()
     def unfold(self, layer: nn.Linear) -> None:
         """The reverse of `fold`, to train a finished model further."""
-        scale, shift = (part.to(layer.weight.dtype).to(layer.weight.device) for part in self.output_scale())
-        self._check_bias(layer, shift)
-        layer.weight.div_(scale[:, None])
+        scale, shift = self._scale_for(layer)
         if layer.bias is not None:
             layer.bias.sub_(shift).div_(scale)
+        layer.weight.div_(scale[:, None])
 
-    def _check_bias(self, layer: nn.Linear, shift: Tensor) -> None:
+    def _scale_for(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
+        """`output_scale` in the layer's dtype and device, after the check that the layer can hold the shift."""
+        scale, shift = (part.to(layer.weight.dtype).to(layer.weight.device) for part in self.output_scale())
         if layer.bias is None and shift.any():
             raise VitrailError(f"the task {self.name} needs a head with a bias: set head_bias to true")
+        return scale, shift
 
     def _numbers(self, outputs: Tensor) -> np.ndarray:
         """Outputs (M, outputs) in float64, after the check that they are numbers."""

@@ -13,7 +13,7 @@ from vitrail.data.loading.cache import ArrayCache, NoCache, Shape, open_cache
 from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
 from vitrail.errors import VitrailError
-from vitrail.tasks.targets import Plain
+from vitrail.tasks.targets import WholeImageTargets
 from vitrail.weights.preprocessing import Preprocessing
 
 
@@ -29,7 +29,7 @@ def paths(folder, count, side=12):
 def loader(cache, count, **changes):
     values = {
         "cache": cache,
-        "targets": Plain(torch.arange(count)),
+        "targets": WholeImageTargets(torch.arange(count)),
         "sampler": Sampler(count, 8, seed=4),
         "preprocessing": Preprocessing(size=(8, 8)),
         "augmentation": Augmentation(),
@@ -93,14 +93,14 @@ from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
 from vitrail.data.loading.cache import Shape, open_cache
-from vitrail.tasks.targets import Plain
+from vitrail.tasks.targets import WholeImageTargets
 from vitrail.weights.preprocessing import Preprocessing
 import torch
 path = Path({path!r})
 count = int(sys.argv[1])
 cache = open_cache([path] * count, Shape(128, 128, 3), "off", workers=2)
 how = dict(preprocessing=Preprocessing(size=(112, 112)), augmentation=Augmentation())
-loader = Loader(cache=cache, targets=Plain(torch.zeros(count)), sampler=Sampler(count, 8, 0), **how)
+loader = Loader(cache=cache, targets=WholeImageTargets(torch.zeros(count)), sampler=Sampler(count, 8, 0), **how)
 for batch in loader.batches(0, count // 8):
     pass
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)

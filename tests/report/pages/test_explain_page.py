@@ -111,11 +111,11 @@ def test_the_script_gets_every_map(model):
     _, reader = read(model, found)
     (data,) = [json.loads(text) for kind, text in reader.scripts if kind == "application/json"]
     assert (data["grid"], data["blocks"], data["heads"]) == ([4, 4], [0, 1, 2], [0, 1])
-    levels = np.frombuffer(base64.b64decode(data["asked"]["maps"]), np.uint8).reshape(3, 3, 4, 4)
-    maps = levels / 255 * np.array(data["asked"]["most"])[..., None, None]
+    levels = np.frombuffer(base64.b64decode(data["queryMaps"]["maps"]), np.uint8).reshape(3, 3, 4, 4)
+    maps = levels / 255 * np.array(data["queryMaps"]["most"])[..., None, None]
     assert maps[:, :2] == pytest.approx(found.attention, abs=2e-3)
     assert maps[:, 2] == pytest.approx(found.attention.mean(1), abs=2e-3)  # the mean of the heads
-    assert np.array(data["asked"]["prefix"])[:, :2] == pytest.approx(found.prefix, abs=1e-3)
+    assert np.array(data["queryMaps"]["prefix"])[:, :2] == pytest.approx(found.prefix, abs=1e-3)
     everyone = np.frombuffer(base64.b64decode(data["every"]), np.uint8).reshape(3, 18, 18)
     assert everyone.max(2).min() == 255
     assert data["names"] == ["[CLS]", "register 0"]
@@ -182,7 +182,7 @@ def test_a_model_without_cls_says_so(lively):
     assert "This model has no [CLS] token" in reader.text
     assert "What a patch looks at" in reader.text  # any patch can be clicked
     (data,) = [json.loads(text) for kind, text in reader.scripts if kind == "application/json"]
-    assert (data["asked"], data["blocks"]) == (None, [0])
+    assert (data["queryMaps"], data["blocks"]) == (None, [0])
 
 
 def test_the_query_of_attention_pooling_is_shown(lively):

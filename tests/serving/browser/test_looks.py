@@ -11,11 +11,12 @@ from playwright.sync_api import Page
 
 import vitrail.serving
 from tests.serving.browser.driving import PageDriver, blots
+from vitrail.report.pages.rendering import render
+from vitrail.serving.routes.static_files import VISUALS, read_web_files
 from vitrail.tasks.report_part import page_folders
 from vitrail.visuals.colours import HEAT, SIGNED
 
 WEB = Path(vitrail.serving.__file__).parent / "web"
-REPORT = Path(vitrail.serving.__file__).parents[1] / "report" / "templates" / "page.css"
 
 
 def overflow(page: Page) -> int:
@@ -125,7 +126,11 @@ def test_everything_by_keyboard(seen: PageDriver) -> None:
 
 def test_colours_are_those_of_the_reports() -> None:
     variables = re.compile(r"--[\w-]+: #[0-9a-f]{6}")
-    assert variables.findall((WEB / "style.css").read_text("utf-8")) == variables.findall(REPORT.read_text("utf-8"))
+    report = render("base.html", name="", subtitle="", made="")
+    linked = re.findall(r'href="(web/\w+\.css)"', (WEB / "index.html").read_text("utf-8"))
+    served = "".join(read_web_files()[f"/{path}"].data.decode() for path in linked)
+    assert len(set(variables.findall(served))) == 32
+    assert variables.findall(served) == variables.findall(report)
     script = (WEB / "maps" / "colours.js").read_text("utf-8")
     for name, stops in (("HEAT", HEAT), ("SIGNED", SIGNED)):
         [found] = re.findall(rf"export const {name} = \[(.*)\];", script)
@@ -134,7 +139,8 @@ def test_colours_are_those_of_the_reports() -> None:
 
 def test_no_script_writes_html_and_no_file_names_another_host() -> None:
     of_tasks = [path for folder in page_folders() for path in Path(folder).glob("*.js")]
-    for path in sorted([*(path for path in WEB.rglob("*") if path.is_file()), *of_tasks]):
+    shared = VISUALS.glob("*.css")
+    for path in sorted([*(path for path in WEB.rglob("*") if path.is_file()), *of_tasks, *shared]):
         text = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|\"//", text), path.name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|style=", text), path.name

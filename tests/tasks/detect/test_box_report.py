@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 
 from vitrail.report.pages.rendering import render
-from vitrail.tasks.detect.box_report import ALARM, FOUND, MISSED, box_gallery, box_section, marked, pr_chart
+from vitrail.tasks.detect.box_report import ALARM, FOUND, MISSED, box_gallery, box_section, boxes_to_draw, pr_chart
 from vitrail.tasks.detect.detect import Detect
+from vitrail.tasks.report_part import MeasuredImages
 
 LABELS = ["cell", "<b>platelet</b>", "never there"]
 TRUTH = torch.tensor([[0, 10, 10, 40, 40, 0], [1, 60, 20, 90, 50, 0.0]])
@@ -30,7 +31,7 @@ def measured(tmp_path):
 
 
 def test_what_is_drawn_in_which_colour():
-    boxes = marked(ANSWER.numpy(), TRUTH.numpy(), LABELS, threshold=0.4)
+    boxes = boxes_to_draw(ANSWER.numpy(), TRUTH.numpy(), LABELS, threshold=0.4)
     assert [(colour, text) for _, colour, text in boxes] == [
         (FOUND, ""),
         (MISSED, "<b>platelet</b>"),
@@ -41,7 +42,7 @@ def test_what_is_drawn_in_which_colour():
 
 def test_the_worst_pictures(measured, tmp_path):
     results, files = measured
-    (one,) = box_gallery(results, files, [ANSWER], [TRUTH], LABELS, tmp_path)
+    (one,) = box_gallery(results, MeasuredImages(files, tmp_path, [(ANSWER, TRUTH)]), LABELS)
     assert one["name"] == "a.png" and one["missed"] == "1 object missed" and one["alarms"] == "1 false alarm"
     assert one["picture"].startswith("data:image/jpeg;base64,") and one["size"] == (400, 320)
 
@@ -49,7 +50,7 @@ def test_the_worst_pictures(measured, tmp_path):
 def test_a_picture_that_is_gone_is_said_to_be(measured, tmp_path):
     results, files = measured
     files[0].unlink()
-    (one,) = box_gallery(results, files, [ANSWER], [TRUTH], LABELS, tmp_path)
+    (one,) = box_gallery(results, MeasuredImages(files, tmp_path, [(ANSWER, TRUTH)]), LABELS)
     assert one["picture"] is None
 
 
@@ -69,7 +70,7 @@ def test_many_classes_are_not_all_drawn():
 
 def test_the_section_names_all_and_escapes_names(measured, tmp_path):
     results, files = measured
-    section = box_section(results, box_gallery(results, files, [ANSWER], [TRUTH], LABELS, tmp_path))
+    section = box_section(results, box_gallery(results, MeasuredImages(files, tmp_path, [(ANSWER, TRUTH)]), LABELS))
     assert section["counts"] == "Of 4 objects 3 were found and 1 missed; there was 1 false alarm."
     page = page_of(section)
     assert "&lt;b&gt;platelet&lt;/b&gt;" in page and "<b>platelet</b>" not in page

@@ -11,7 +11,7 @@ import torch
 
 from vitrail.errors import VitrailError
 from vitrail.model.heads.box_heads import DecoderOutputs
-from vitrail.tasks.detect.average_precision import Ranked, hits, precision
+from vitrail.tasks.detect.average_precision import Ranked, hits, measure_precision
 from vitrail.tasks.detect.box_metrics import BoxMetrics
 from vitrail.tasks.detect.detect import MOST, Detect
 from vitrail.tasks.letterbox import Letterbox
@@ -305,7 +305,7 @@ def test_our_matches_give_coco_s_ap50(task, seed, crowd):
     detections = detections.reshape(len(found), -1, 6)
     told = BoxMetrics(detections, encoded, 3)
     ours = told.ap50(np.ones((len(found), 1)))["AP50"][0]
-    theirs = precision(detections, encoded, 3).ap50
+    theirs = measure_precision(detections, encoded, 3).ap50
     assert ours == pytest.approx(np.nanmean(theirs), abs=1e-6)
 
 

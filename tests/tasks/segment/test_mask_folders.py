@@ -120,6 +120,16 @@ def test_pairs_that_are_named(pairs: Callable[..., Path]) -> None:
         read_dataset(folder, dense=DenseOptions(pairs="train"))
 
 
+def test_named_pairs_without_a_file_in_common(pairs: Callable[..., Path], make: SimpleNamespace) -> None:
+    folder = pairs(images="train", masks="other")
+    (folder / "empty").mkdir()
+    make.put(folder / "other" / "stranger.png", png(indices(0)))
+    with pytest.raises(VitrailError, match="1 image has no mask; add a mask of the same name"):
+        read_dataset(folder, dense=DenseOptions(pairs="train:other"))
+    with pytest.raises(VitrailError, match="there is no image in the folders that pairs names"):
+        read_dataset(folder, dense=DenseOptions(pairs="empty:empty"))
+
+
 def test_voc_lists_say_which_part(photos: Photos, make: SimpleNamespace) -> None:
     folder = photos(*(f"JPEGImages/{n}.jpg" for n in range(5)))
     for n in range(3):  # the others are for other tasks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ import torch
 from PIL import Image
 
 from vitrail.report.pages.rendering import render
-from vitrail.tasks.segment.mask_report import AT_ONCE, SIDE, errors_shown, mask_gallery, mask_section, pixel_confusion
+from vitrail.tasks.report_part import MeasuredImages
+from vitrail.tasks.segment.mask_report import errors_shown, mask_gallery, mask_section, pixel_confusion
 from vitrail.tasks.segment.segment import Segment
+from vitrail.tasks.shared.report_pictures import AT_ONCE, SIDE
 from vitrail.visuals.palette import palette
 
 EVIL = "<script>alert(1)</script>"
@@ -39,11 +42,10 @@ def measured(tmp_path):
     return task, task.evaluate(kept, torch.zeros(12, 0), bootstrap=20), files, decoded, truths
 
 
-def gallery_of(measured, root=None):
+def gallery_of(measured, root=Path()):
     task, results, files, decoded, truths = measured
-    order = [one["index"] for one in results["worst"]]
-    chosen = [decoded[i] for i in order], [truths[i] for i in order]
-    return mask_gallery(results["worst"], files, *chosen, task.labels, root)
+    worst = [(decoded[row["index"]], truths[row["index"]]) for row in results["worst"]]
+    return mask_gallery(results, MeasuredImages(files, root, worst), task.labels)
 
 
 def rendered(section):

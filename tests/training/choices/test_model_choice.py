@@ -41,6 +41,12 @@ def test_any_data_gets_a_network_with_small_patches_and_wide_heads(images, heigh
     assert len(why) == 1 and f"{images:,} training images" in why[0]
 
 
+def test_one_number_is_said_in_the_singular() -> None:
+    for task, labels, words in (("depth", ["depth (m)"], "1 number"), ("regress", ["x", "y"], "2 numbers")):
+        (reason,) = choose_model(Settings(), facts(task=task, labels=labels)).reasons
+        assert f"px in {words} on " in reason
+
+
 def test_cifar_and_photos():
     small = config_of(choose_model(Settings(), facts())[0], {"classes": 10})
     assert (small.image_size, small.patch_size) == ((32, 32), (4, 4))

@@ -45,7 +45,7 @@ class Curves:
 
 
 def area(shares: NDArray[np.float64], values: NDArray[np.float64]) -> float:
-    """Under a curve of straight lines."""
+    """The area under the curve, by the trapezoidal rule."""
     return float(((values[1:] + values[:-1]) / 2 * np.diff(shares)).sum())
 
 

@@ -10,24 +10,24 @@ from numpy.typing import NDArray
 from vitrail.explanation.output.result import Explanation
 
 
-def as_json(found: Explanation) -> dict[str, Any]:
+def as_json(explanation: Explanation) -> dict[str, Any]:
     """Maps are nested lists, row by row; attention is [block][head][row][column]."""
     return {
-        "image": found.name,
-        "answer": found.answer,
-        "target": found.target,
-        "value": found.value,
-        "size": list(found.picture.shape[:2]),
-        "grid": list(found.grid),
-        "maps": {name: _numbers(one) for name, one in found.maps.items()},
-        "query": found.query,
-        "blocks": found.blocks,
-        "heads": found.heads,
-        "attention": _numbers(found.attention),
-        "prefix": _numbers(found.prefix),
-        "prefix_names": found.prefix_names,
-        "masks": None if found.masks is None else found.masks.astype(int).tolist(),
-        "foreground": None if found.foreground is None else found.foreground.astype(int).tolist(),
+        "image": explanation.name,
+        "answer": explanation.answer,
+        "target": explanation.target,
+        "value": explanation.value,
+        "size": list(explanation.picture.shape[:2]),
+        "grid": list(explanation.grid),
+        "maps": {name: _numbers(one) for name, one in explanation.maps.items()},
+        "query": explanation.query,
+        "blocks": explanation.blocks,
+        "heads": explanation.heads,
+        "attention": _numbers(explanation.attention),
+        "prefix": _numbers(explanation.prefix),
+        "prefix_names": explanation.prefix_names,
+        "masks": None if explanation.masks is None else explanation.masks.astype(int).tolist(),
+        "foreground": None if explanation.foreground is None else explanation.foreground.astype(int).tolist(),
         "faithfulness": {
             name: {
                 "deletion": one.deletion_area,
@@ -37,10 +37,10 @@ def as_json(found: Explanation) -> dict[str, Any]:
                 "deletion_curve": _numbers(one.deletion),
                 "insertion_curve": _numbers(one.insertion),
             }
-            for name, one in found.curves.items()
+            for name, one in explanation.curves.items()
         },
-        "best": found.best,
-        "notes": found.notes,
+        "best": explanation.best,
+        "notes": explanation.notes,
     }
 
 

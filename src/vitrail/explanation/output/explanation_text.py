@@ -15,30 +15,30 @@ from vitrail.text import shown
 LITTLE = 0.05  # of a score: below, the answer depends too little on the patches for the order to matter
 
 
-def lines_of(found: Explanation) -> list[str]:
+def lines_of(explanation: Explanation) -> list[str]:
     """The answer, where it comes from, and what is to be known about it."""
-    lines = [f"{shown(found.name)}: {found.words or 'an embedding, not an answer'}"]
-    lines.append(f"  {where(found)}")
-    if found.attention is not None and found.prefix is not None and found.prefix.shape[2]:
-        share = float(found.prefix[-1].sum(1).mean())
-        names = ", ".join(found.prefix_names[:2]) + (" and more" if len(found.prefix_names) > 2 else "")
+    lines = [f"{shown(explanation.name)}: {explanation.words or 'an embedding, not an answer'}"]
+    lines.append(f"  {where(explanation)}")
+    if explanation.attention is not None and explanation.prefix is not None and explanation.prefix.shape[2]:
+        share = float(explanation.prefix[-1].sum(1).mean())
+        names = ", ".join(explanation.prefix_names[:2]) + (" and more" if len(explanation.prefix_names) > 2 else "")
         lines.append(
-            f"  {found.query} in block {found.blocks[-1]} gives {100 * share:.1f} % of its attention to {names}, the "
-            f"rest to patches"
+            f"  {explanation.query} in block {explanation.blocks[-1]} gives {100 * share:.1f} % of its attention to "
+            f"{names}, the rest to patches"
         )
-    return lines + [f"  note: {note}" for note in found.notes]
+    return lines + [f"  note: {note}" for note in explanation.notes]
 
 
-def where(found: Explanation) -> str:
+def where(explanation: Explanation) -> str:
     """'the evidence for owl: 60 % of it is in 41 of 196 patches; the strongest is in row 3, column 4'."""
-    relevance = torch.from_numpy(found.maps["relevance"])
+    relevance = torch.from_numpy(explanation.maps["relevance"])
     patches = relevance.numel()
-    subject = "the embedding" if found.target is None else shown(found.target)
+    subject = "the embedding" if explanation.target is None else shown(explanation.target)
     share = f"{100 * SHARE:.0f} %"
     if float(relevance.max()) <= 0:
         return f"no patch speaks for {subject}"
     held = int(mass_masks(relevance.clamp(min=0), SHARE).sum())
-    row, column = divmod(int(relevance.argmax()), found.grid[1])
+    row, column = divmod(int(relevance.argmax()), explanation.grid[1])
     return (
         f"the evidence for {subject}: {share} of it is in {held:,} of {patches:,} patches; the strongest is "
         f"in row {row}, column {column}"
@@ -47,8 +47,8 @@ def where(found: Explanation) -> str:
 
 def averaged(explanations: Sequence[Explanation]) -> dict[str, Curves]:
     """The curves of several images, method by method; of methods that all of them have."""
-    names = [name for name in explanations[0].curves if all(name in found.curves for found in explanations)]
-    return {name: average([found.curves[name] for found in explanations]) for name in names}
+    names = [name for name in explanations[0].curves if all(name in explanation.curves for explanation in explanations)]
+    return {name: average([explanation.curves[name] for explanation in explanations]) for name in names}
 
 
 def trust_table(curves: Mapping[str, Curves]) -> list[str]:

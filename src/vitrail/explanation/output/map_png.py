@@ -17,32 +17,32 @@ from vitrail.visuals.colours import Pixels, as_colours, cut_out, enlarged, gridd
 SIDE = 896  # pixels of the longer side, about
 
 
-def pictures_of(found: Explanation) -> Iterator[tuple[str, Pixels]]:
+def pictures_of(explanation: Explanation) -> Iterator[tuple[str, Pixels]]:
     """Names and pictures: the image, its patches, every map, attention by block and by head, masks, components."""
-    big = enlarged(shown_picture(found.picture), SIDE)
-    patch = big.shape[0] // found.grid[0], big.shape[1] // found.grid[1]
+    big = enlarged(shown_picture(explanation.picture), SIDE)
+    patch = big.shape[0] // explanation.grid[0], big.shape[1] // explanation.grid[1]
     yield "picture", big
     yield "patches", gridded(big, patch)
-    for name, values in found.maps.items():
+    for name, values in explanation.maps.items():
         yield name.replace("_", "-"), overlay(big, values, signed=name in SIGNED)
-    if found.attention is not None:
-        for block, heads in zip(found.blocks, found.attention, strict=True):
+    if explanation.attention is not None:
+        for block, heads in zip(explanation.blocks, explanation.attention, strict=True):
             yield f"attention-block-{block:02d}", overlay(big, heads.mean(0))
-        for head, values in zip(found.heads, found.attention[-1], strict=True):
-            yield f"attention-block-{found.blocks[-1]:02d}-head-{head:02d}", overlay(big, values)
-        yield "attention-all", sheet(found.attention)
-    if found.masks is not None:
-        for head, mask in zip(found.heads, found.masks, strict=True):
+        for head, values in zip(explanation.heads, explanation.attention[-1], strict=True):
+            yield f"attention-block-{explanation.blocks[-1]:02d}-head-{head:02d}", overlay(big, values)
+        yield "attention-all", sheet(explanation.attention)
+    if explanation.masks is not None:
+        for head, mask in zip(explanation.heads, explanation.masks, strict=True):
             yield f"mask-head-{head:02d}", cut_out(big, mask)
-    if found.foreground is not None:
-        yield "foreground", cut_out(big, found.foreground)
-    if found.components is not None:
-        yield "components", enlarged((255 * found.components).round().astype(np.uint8), SIDE)
+    if explanation.foreground is not None:
+        yield "foreground", cut_out(big, explanation.foreground)
+    if explanation.components is not None:
+        yield "components", enlarged((255 * explanation.components).round().astype(np.uint8), SIDE)
 
 
-def write_pngs(found: Explanation, folder: str | Path, prefix: str) -> list[Path]:
+def write_pngs(explanation: Explanation, folder: str | Path, prefix: str) -> list[Path]:
     written = []
-    for name, picture in pictures_of(found):
+    for name, picture in pictures_of(explanation):
         path = Path(folder) / f"{prefix}-{name}.png"
         with replacing(path) as temporary:
             Image.fromarray(picture).save(temporary, "PNG")
@@ -61,12 +61,12 @@ def sheet(attention: NDArray[np.float32], side: int = 112, gap: int = 4) -> Pixe
 
 
 def file_prefixes(names: list[str]) -> list[str]:
-    """A plain file name for each image, told apart by numbers where two are called the same."""
-    found: list[str] = []
+    """A plain file name for each image, with a number where two are called the same."""
+    prefixes: list[str] = []
     for name in names:
         plain = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip(".-")[:80] or "image"
         count = 1
-        while (numbered := plain if count == 1 else f"{plain}-{count}") in found:
+        while (numbered := plain if count == 1 else f"{plain}-{count}") in prefixes:
             count += 1
-        found.append(numbered)
-    return found
+        prefixes.append(numbered)
+    return prefixes

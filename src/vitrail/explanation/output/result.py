@@ -25,7 +25,7 @@ POOL = "the pooling query"  # of a model that pools by attention
 
 @dataclass
 class Explanation:
-    """What was found for one image. `maps`: (h, w) each, by the names of METHODS."""
+    """The explanation of one image. `maps`: (h, w) each, by the names of METHODS."""
 
     name: str
     picture: NDArray[np.uint8]  # (H, W, C), as the model saw it

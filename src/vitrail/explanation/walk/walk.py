@@ -165,7 +165,7 @@ def _positions(model: ViT, x: Tensor, rope: Tensor | None, grid: Grid, number: i
 
 
 def position_likeness(model: ViT, rope: Tensor | None, grid: Grid) -> Tensor:
-    """(N, N): cosines between position vectors; of rotary ones, how alike a vector is after both turns."""
+    """(N, N): cosines between position vectors; for RoPE, between a vector as both patches turn it."""
     if rope is not None:
         cos, sin = rope.float()
         return (cos @ cos.T + sin @ sin.T) / cos.shape[1]
@@ -176,7 +176,7 @@ def position_likeness(model: ViT, rope: Tensor | None, grid: Grid) -> Tensor:
 
 
 def sampled(likeness: Tensor, grid: Grid) -> Tensor:
-    """Some rows of (N, N), each as its grid, at the place where it belongs."""
+    """Evenly chosen rows of (N, N), each drawn as a map (h, w), in a mosaic by the position of their patches."""
     rows, columns = (np.unique(np.linspace(0, side - 1, min(side, SAMPLES)).round().astype(int)) for side in grid)
     maps = likeness.reshape(*grid, *grid)[torch.from_numpy(rows)][:, torch.from_numpy(columns)]
     return mosaic(maps)

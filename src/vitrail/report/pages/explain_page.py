@@ -41,14 +41,14 @@ def page(explanations: Sequence[Explanation], *, model: str, checkpoint: Checkpo
     """As HTML. Names of files and classes are text, whatever they contain; the script is known by its digest."""
     many = len(explanations) > 1
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    walked = next((found for found in explanations if found.walk is not None), None)
-    compared = all(found.curves for found in explanations)
+    walked = next((explanation for explanation in explanations if explanation.walk is not None), None)
+    compared = all(explanation.curves for explanation in explanations)
     return render(
         "explain.html",
         name=f"{counted(len(explanations), 'image')}" if many else Path(explanations[0].name).name,
         subtitle=f"What {model} sees",
         facts=_facts(explanations[0], checkpoint),
-        images=[_image(found, number) for number, found in enumerate(explanations)],
+        images=[_image(explanation, number) for number, explanation in enumerate(explanations)],
         overall=trust_section(averaged(explanations)) if many and compared else None,
         walk=None if walked is None or walked.walk is None else walk_cards(walked.walk),
         walk_of=walked.name if walked is not None and many else "",
@@ -59,43 +59,43 @@ def page(explanations: Sequence[Explanation], *, model: str, checkpoint: Checkpo
     )
 
 
-def _facts(found: Explanation, checkpoint: Checkpoint) -> str:
+def _facts(explanation: Explanation, checkpoint: Checkpoint) -> str:
     config = checkpoint.config
-    height, width = found.picture.shape[:2]
+    (height, width), (rows, columns) = explanation.picture.shape[:2], explanation.grid
     prefix = f" + {config.prefix} in front" if config.prefix else ""
     return (
-        f"{height} × {width} px, {found.grid[0]} × {found.grid[1]} patches{prefix}; {counted(config.depth, 'block')} "
+        f"{height} × {width} px, {rows} × {columns} patches{prefix}; {counted(config.depth, 'block')} "
         f"of {counted(config.heads, 'head')}, width {config.width}; fused attention"
     )
 
 
-def _image(found: Explanation, number: int) -> dict[str, Any]:
-    picture = enlarged(shown_picture(found.picture), SIDE)
+def _image(explanation: Explanation, number: int) -> dict[str, Any]:
+    picture = enlarged(shown_picture(explanation.picture), SIDE)
     return {
         "id": f"image-{number}",
-        "name": found.name,
+        "name": explanation.name,
         "picture": jpeg(picture),
-        "size": (found.picture.shape[1], found.picture.shape[0]),
-        "headline": _headline(found),
-        "guesses": _guesses(found),
-        "target": found.target,
-        "asked": found.answer is not None and found.target != _own(found),
-        "where": where(found),
-        "notes": found.notes,
-        "reasons": _reasons(found, picture),
-        "verdict": verdict(found.curves) if found.curves else "",
-        "trust": trust_section(found.curves) if found.curves else None,
-        "look": _look(found),
-        "objects": _objects(found, picture),
+        "size": (explanation.picture.shape[1], explanation.picture.shape[0]),
+        "headline": _headline(explanation),
+        "guesses": _guesses(explanation),
+        "target": explanation.target,
+        "other_target": explanation.answer is not None and explanation.target != _own(explanation),
+        "where": where(explanation),
+        "notes": explanation.notes,
+        "reasons": _reasons(explanation, picture),
+        "verdict": verdict(explanation.curves) if explanation.curves else "",
+        "trust": trust_section(explanation.curves) if explanation.curves else None,
+        "look": _look(explanation),
+        "objects": _objects(explanation, picture),
     }
 
 
 # ---- the answer
 
 
-def _headline(found: Explanation) -> tuple[str, str] | None:
-    """What it is, and how sure, or the number."""
-    answer = found.answer
+def _headline(explanation: Explanation) -> tuple[str, str] | None:
+    """The first label and its probability, or the first number's name and value."""
+    answer = explanation.answer
     if answer is None:
         return None
     if "values" in answer:
@@ -107,19 +107,19 @@ def _headline(found: Explanation) -> tuple[str, str] | None:
     return best["label"], f"{100 * best['probability']:.1f} %"
 
 
-def _own(found: Explanation) -> str | None:
-    """What the model itself answers, or the first of it."""
-    assert found.answer is not None
-    if "values" in found.answer:
-        return found.target
-    return str(found.answer["top"][0]["label"])
+def _own(explanation: Explanation) -> str | None:
+    """The label that the model itself puts first; of numbers, the one that is explained."""
+    assert explanation.answer is not None
+    if "values" in explanation.answer:
+        return explanation.target
+    return str(explanation.answer["top"][0]["label"])
 
 
-def _guesses(found: Explanation) -> list[dict[str, Any]]:
-    if found.answer is None:
+def _guesses(explanation: Explanation) -> list[dict[str, Any]]:
+    if explanation.answer is None:
         return []
-    if "values" in found.answer:
-        values = found.answer["values"]
+    if "values" in explanation.answer:
+        values = explanation.answer["values"]
         return [
             {"name": name, "number": f"{value:.6g}", "width": 0, "negative": False} for name, value in values.items()
         ]
@@ -130,61 +130,64 @@ def _guesses(found: Explanation) -> list[dict[str, Any]]:
             "width": round(100 * guess["probability"], 1),
             "negative": False,
         }
-        for guess in found.answer["top"]
+        for guess in explanation.answer["top"]
     ]
 
 
-def _reasons(found: Explanation, picture: NDArray[np.uint8]) -> list[dict[str, Any]]:
+def _reasons(explanation: Explanation, picture: NDArray[np.uint8]) -> list[dict[str, Any]]:
     return [
         {
             "title": METHODS[method][0].upper() + METHODS[method][1:],
             "text": REASONS[method],
             "picture": jpeg(overlay(picture, values, signed=method in SIGNED)),
-            "best": method == found.best,
-            "score": f"{found.curves[method].score:.3f}" if method in found.curves else "",
+            "best": method == explanation.best,
+            "score": f"{explanation.curves[method].score:.3f}" if method in explanation.curves else "",
         }
-        for method, values in found.maps.items()
+        for method, values in explanation.maps.items()
     ]
 
 
 # ---- attention, for the script
 
 
-def _look(found: Explanation) -> dict[str, Any] | None:
-    """What the sliders move through; None where there is no map at all."""
-    blocks = found.blocks or found.every_blocks
+def _look(explanation: Explanation) -> dict[str, Any] | None:
+    """The attention maps for the sliders of the page; None where there are none."""
+    blocks = explanation.blocks or explanation.every_blocks
     if not blocks:
         return None
     data = {
-        "grid": found.grid,
+        "grid": explanation.grid,
         "blocks": blocks,
-        "heads": found.heads,
-        "names": found.prefix_names,
-        "asked": _asked_maps(found),
-        "everyBlocks": found.every_blocks,
-        "every": None if found.every_query is None else _bytes(found.every_query),
+        "heads": explanation.heads,
+        "names": explanation.prefix_names,
+        "queryMaps": _query_maps(explanation),
+        "everyBlocks": explanation.every_blocks,
+        "every": None if explanation.every_query is None else _bytes(explanation.every_query),
     }
     return {
         "data": Markup(json.dumps(data).replace("<", "\\u003c")),
-        "query": found.query,
-        "title": found.query or "a patch",
+        "query": explanation.query,
+        "title": explanation.query or "a patch",
         "blocks": blocks,
-        "heads": found.heads,
-        "names": found.prefix_names,
-        "any": found.every_query is not None,
-        "any_block": found.every_blocks[-1] if 0 < len(found.every_blocks) < len(blocks) else None,
-        "sheet": None if found.attention is None else png(sheet(found.attention, side=max(found.grid), gap=1)),
+        "heads": explanation.heads,
+        "names": explanation.prefix_names,
+        "any": explanation.every_query is not None,
+        "any_block": explanation.every_blocks[-1] if 0 < len(explanation.every_blocks) < len(blocks) else None,
+        "sheet": None
+        if explanation.attention is None
+        else png(sheet(explanation.attention, side=max(explanation.grid), gap=1)),
     }
 
 
-def _asked_maps(found: Explanation) -> dict[str, Any] | None:
-    """The maps to their own largest as bytes, and what bytes cannot tell; the mean comes after the heads."""
-    if found.attention is None or found.prefix is None:
+def _query_maps(explanation: Explanation) -> dict[str, Any] | None:
+    """The query's maps as bytes, each scaled to its own largest value; `most` has these values. The mean over the
+    heads comes after the heads."""
+    if explanation.attention is None or explanation.prefix is None:
         return None
     maps = np.concatenate(
-        [found.attention, found.attention.mean(1, keepdims=True)], axis=1
+        [explanation.attention, explanation.attention.mean(1, keepdims=True)], axis=1
     )  # (blocks, heads + 1, h, w)
-    prefix = np.concatenate([found.prefix, found.prefix.mean(1, keepdims=True)], axis=1)
+    prefix = np.concatenate([explanation.prefix, explanation.prefix.mean(1, keepdims=True)], axis=1)
     most = maps.max(axis=(2, 3))
     return {
         "maps": _bytes((255 * maps / np.maximum(most, 1e-12)[..., None, None]).round().astype(np.uint8)),
@@ -197,15 +200,15 @@ def _bytes(levels: NDArray[np.uint8]) -> str:
     return base64.b64encode(levels.tobytes()).decode()
 
 
-def _objects(found: Explanation, picture: NDArray[np.uint8]) -> dict[str, Any]:
-    shown = [] if found.masks is None else zip(found.heads, found.masks, strict=True)
+def _objects(explanation: Explanation, picture: NDArray[np.uint8]) -> dict[str, Any]:
+    shown = [] if explanation.masks is None else zip(explanation.heads, explanation.masks, strict=True)
     masks = [(head, jpeg(cut_out(picture, mask))) for head, mask in shown]
     return {
         "masks": masks,
-        "block": found.blocks[-1] if found.blocks else None,
-        "query": found.query,
-        "foreground": None if found.foreground is None else jpeg(cut_out(picture, found.foreground)),
+        "block": explanation.blocks[-1] if explanation.blocks else None,
+        "query": explanation.query,
+        "foreground": None if explanation.foreground is None else jpeg(cut_out(picture, explanation.foreground)),
         "components": None
-        if found.components is None
-        else png(enlarged((255 * found.components).round().astype(np.uint8), SIDE // 2)),
+        if explanation.components is None
+        else png(enlarged((255 * explanation.components).round().astype(np.uint8), SIDE // 2)),
     }

@@ -12,7 +12,7 @@ from vitrail import __version__, visuals
 from vitrail.tasks.report_part import page_folders
 from vitrail.text import shown
 
-VISUALS = Path(visuals.__path__[0])  # has the template of charts
+VISUALS = Path(visuals.__path__[0])  # has the template of charts, and the styles of every page
 
 
 def render(template: str, **values: Any) -> str:

@@ -43,7 +43,7 @@ def best_of(history: Sequence[Row]) -> Row | None:
 
 
 def speed_of(history: Sequence[Row]) -> float | None:
-    """Images a second, as in most of the rows."""
+    """Images a second: the median of the rows."""
     speeds = [row["images_per_second"] for row in history if _known(row.get("images_per_second"))]
     return median(speeds) if speeds else None
 

@@ -25,7 +25,7 @@ def headline(results: Mapping[str, Any], part: str, task: Task) -> dict[str, Any
 
 
 def _range(value: float, interval: Any) -> dict[str, str] | None:
-    """Where score and interval stand between 0 and 1, in per cent of the way."""
+    """Where score and interval stand between 0 and 1, in per cent of the width."""
     low, high = interval or (value, value)
     if not 0 <= low < high <= 1:
         return None

@@ -15,7 +15,7 @@ function setUp(look) {
   const data = JSON.parse(look.querySelector("script").textContent);
   const find = (name) => look.querySelector("." + name);
   const [rows, columns] = data.grid, patches = rows * columns;
-  const maps = data.asked ? bytesOf(data.asked.maps) : null, every = data.every ? bytesOf(data.every) : null;
+  const maps = data.queryMaps ? bytesOf(data.queryMaps.maps) : null, every = data.every ? bytesOf(data.every) : null;
   const tokens = patches + data.names.length, colours = palette(look.dataset.heat.split(","));
   const stage = find("stage"), canvas = look.querySelector("canvas"), frame = find("frame"), whose = find("whose");
   const block = find("block"), head = find("head"), strength = find("strength"), smooth = find("smooth");
@@ -25,11 +25,11 @@ function setUp(look) {
   canvas.width = columns;
   canvas.height = rows;
 
-  const asked = () => !whose || whose.value === "asked";
+  const ofQuery = () => !whose || whose.value === "query";
   const token = () => (whose.value === "patch" ? data.names.length + patch[0] * columns + patch[1] : Number(whose.value));
 
-  function levels() {  // the bytes of the map that is asked for
-    if (asked()) {
+  function levels() {  // the bytes of the map to draw
+    if (ofQuery()) {
       const chosen = Number(head.value) < 0 ? data.heads.length : Number(head.value);
       const start = (Number(block.value) * (data.heads.length + 1) + chosen) * patches;
       return maps.subarray(start, start + patches);
@@ -40,12 +40,12 @@ function setUp(look) {
   }
 
   function words() {
-    if (!asked()) {
+    if (!ofQuery()) {
       const name = whose.value === "patch" ? "the patch in row " + patch[0] + ", column " + patch[1] : data.names[token()];
       return "Mean of the heads for " + name + ", to its own brightest.";
     }
     const chosen = Number(head.value) < 0 ? data.heads.length : Number(head.value);
-    const most = data.asked.most[Number(block.value)][chosen], prefix = data.asked.prefix[Number(block.value)][chosen];
+    const most = data.queryMaps.most[Number(block.value)][chosen], prefix = data.queryMaps.prefix[Number(block.value)][chosen];
     const parts = data.names.map((name, i) => percent(prefix[i]) + " to " + name);
     const rest = 1 - prefix.reduce((sum, share) => sum + share, 0);
     return ["The brightest patch gets " + percent(most) + ". All patches: " + percent(rest), ...parts].join(", ") + ".";
@@ -60,13 +60,13 @@ function setUp(look) {
     });
     paper.putImageData(picture, 0, 0);
     canvas.style.imageRendering = smooth.checked ? "auto" : "pixelated";
-    head.disabled = !asked();
-    const fixed = !asked() && !alike;
+    head.disabled = !ofQuery();
+    const fixed = !ofQuery() && !alike;
     block.disabled = data.blocks.length === 1 || fixed;
     find("block-said").textContent = fixed ? data.everyBlocks.at(-1) : data.blocks[Number(block.value)];
-    find("head-said").textContent = !asked() || Number(head.value) < 0 ? "mean of all" : data.heads[Number(head.value)];
+    find("head-said").textContent = !ofQuery() || Number(head.value) < 0 ? "mean of all" : data.heads[Number(head.value)];
     find("said").textContent = words();
-    frame.hidden = asked() || whose.value !== "patch";
+    frame.hidden = ofQuery() || whose.value !== "patch";
     frame.style.left = (100 * patch[1]) / columns + "%";
     frame.style.top = (100 * patch[0]) / rows + "%";
     frame.style.width = 100 / columns + "%";

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from PIL import Image
 
+from vitrail import visuals
 from vitrail.errors import VitrailError
 from vitrail.tasks.report_part import page_folders
 from vitrail.text import natural, nfc, shown
 
 WEB = Path(__file__).parent.parent / "web"
+VISUALS = Path(visuals.__path__[0])  # has the styles that the page shares with the reports
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -35,8 +37,10 @@ class StaticFile:
 
 
 def read_web_files() -> dict[str, StaticFile]:
-    """By URL path: all of web/ below /web/, the scripts of tasks below /web/tasks/, and the page itself at /."""
+    """By URL path: all of web/ and the styles shared with reports below /web/, the scripts of tasks below /web/tasks/,
+    and the page itself at /."""
     paths = {path.relative_to(WEB).as_posix(): path for path in sorted(WEB.rglob("*")) if path.is_file()}
+    paths |= {path.name: path for path in sorted(VISUALS.glob("*.css"))}
     for folder in page_folders():
         paths |= {f"tasks/{path.name}": path for path in sorted(Path(folder).glob("*.js"))}
     files = {

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from vitrail.tasks.shared.intervals import ratio, sums_by_group
+from vitrail.tasks.shared.labels.calibration import reliability
+from vitrail.tasks.shared.labels.label_scores import LabelScores, precision_recall_f1
 from vitrail.tasks.task import WORST
 
-PAIRS = 20  # most confused pairs to tell
+PAIRS = 20  # most confused pairs that the results name
+READABLE = 1000  # classes; a larger confusion matrix is left out, and the pairs stand for it
 
 
-READABLE = 1000  # classes; a larger confusion matrix is left out, and the pairs tell it
-
-
-class ClassMetrics:
-    """What the model told about M images of known class, and all that is measured from it."""
+class ClassMetrics(LabelScores):
+    """The answers about M images of known class, and all that is measured from them."""
 
     def __init__(self, logits: np.ndarray, truth: np.ndarray) -> None:
         self.classes = logits.shape[1]
@@ -45,29 +45,28 @@ class ClassMetrics:
             metrics["top5_accuracy"] = self.in_top5 @ weights / images
         return metrics
 
+    def calibration(self) -> dict[str, Any]:
+        return reliability(self.confidence, self.right)
+
+    def details(self, labels: Sequence[str]) -> dict[str, Any]:
+        return {
+            "per_label": self.per_label(labels),
+            "worst": self.worst(labels),
+            "confusion": self.confusion(),
+            "confused_pairs": self.confused_pairs(labels),
+        }
+
     def counts(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(K, R) each: images of the class, images that were told to be, and both."""
+        """(K, R) each: images of the class, images that were given it, and both."""
         support = sums_by_group(weights, self.truth, self.classes)
         predicted = sums_by_group(weights, self.guess, self.classes)
-        hit_class = np.where(
-            self.right, self.truth, self.classes
-        )  # the mistakes are a group of their own, then dropped
+        # the mistakes are a group of their own, then dropped
+        hit_class = np.where(self.right, self.truth, self.classes)
         return support, predicted, sums_by_group(weights, hit_class, self.classes + 1)[:-1]
 
     def per_label(self, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """Of a class without images neither recall nor F1 is known; precision is 0 for one that was never told."""
-        support, predicted, hits = (c[:, 0] for c in self.counts(np.ones((len(self.truth), 1))))
-        precision, recall, f1 = ratio(hits, predicted), ratio(hits, support), ratio(2 * hits, support + predicted)
-        return [
-            {
-                "label": label,
-                "precision": float(precision[i]),
-                "recall": float(recall[i]) if support[i] else None,
-                "f1": float(f1[i]) if support[i] else None,
-                "support": int(support[i]),
-            }
-            for i, label in enumerate(labels)
-        ]
+        rows = precision_recall_f1(*(count[:, 0] for count in self.counts(np.ones((len(self.truth), 1)))))
+        return [{"label": label, **row} for label, row in zip(labels, rows, strict=True)]
 
     def worst(self, labels: Sequence[str]) -> list[dict[str, Any]]:
         """The mistakes that the model was most sure of."""
@@ -85,7 +84,7 @@ class ClassMetrics:
         ]
 
     def confusion(self) -> list[list[int]] | None:
-        """Images of class i (row) that were told to be of class j (column)."""
+        """Images of class i (row) that were given class j (column)."""
         if self.classes > READABLE:
             return None
         cells = np.bincount(self.truth * self.classes + self.guess, minlength=self.classes**2)

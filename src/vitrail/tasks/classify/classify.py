@@ -14,9 +14,6 @@ from vitrail.errors import VitrailError
 from vitrail.tasks.classify.class_metrics import ClassMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, PROBABILITY, TEXT, object_of
-from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
-from vitrail.tasks.shared.intervals import plain
-from vitrail.tasks.shared.labels.calibration import reliability
 from vitrail.tasks.shared.labels.label_report import label_report
 from vitrail.tasks.shared.labels.labelling import Labelling, guesses
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
@@ -31,6 +28,7 @@ class Classify(Labelling):
     link = "softmax"
     answer_schema = object_of(label=TEXT, probability=PROBABILITY, top=GUESSES)
     main_metric = "accuracy"
+    quick_names = ("accuracy", "balanced_accuracy")
     one_class_each = True
     percentages = frozenset({"accuracy", "balanced_accuracy", "top5_accuracy"})
 
@@ -70,27 +68,8 @@ class Classify(Labelling):
         y = (1 - smoothing) * y + smoothing / self.outputs * y.sum(1, keepdim=True)
         return -(y * torch.log_softmax(outputs.float(), 1)).sum(1).mean()
 
-    def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        class_metrics = ClassMetrics(*self._measurable(self.meant(outputs), targets))
-        values = plain(class_metrics.metrics, len(targets))
-        return {"loss": values["log_loss"], **{name: values[name] for name in ("accuracy", "balanced_accuracy")}}
-
-    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
-        class_metrics = ClassMetrics(*self._measurable(outputs, targets))
-        images = len(targets)
-        calibration = reliability(class_metrics.confidence, class_metrics.right)
-        return {
-            "task": self.name,
-            "images": images,
-            "main_metric": self.main_metric,
-            "metrics": plain(class_metrics.metrics, images) | {"ece": calibration["ece"]},
-            "intervals": bootstrap_intervals(class_metrics.metrics, images, bootstrap, seed),
-            "per_label": class_metrics.per_label(self.labels),
-            "worst": class_metrics.worst(self.labels),
-            "confusion": class_metrics.confusion(),
-            "confused_pairs": class_metrics.confused_pairs(self.labels),
-            "calibration": calibration,
-        }
+    def scores(self, logits: np.ndarray, targets: np.ndarray) -> ClassMetrics:
+        return ClassMetrics(logits, targets)
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         probabilities = torch.softmax(torch.from_numpy(self._numbers(outputs)), 1).numpy()

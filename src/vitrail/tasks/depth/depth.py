@@ -26,10 +26,9 @@ from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.aligning import aligned
 from vitrail.tasks.shared.answer_schemas import NUMBER, PNG, TEXT, list_of, object_of
-from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
-from vitrail.tasks.shared.intervals import plain
+from vitrail.tasks.shared.intervals import measure
 from vitrail.tasks.shared.metric_words import MetricWords
-from vitrail.tasks.task import Mix, NotFinite
+from vitrail.tasks.task import Mix
 
 LARGEST = 65535  # of a 16-bit PNG
 
@@ -47,8 +46,8 @@ class Depth(DenseTask):
         png_scale=NUMBER,
         depth_png=PNG,
     )
-    label_noun = "numbers"
     main_metric = "within_1.25"
+    quick_names = ("within_1.25", "MAE", "AbsRel")
     percentages = frozenset({"within_1.25", "within_1.25^2", "within_1.25^3"})
     metric_words: ClassVar[dict[str, MetricWords]] = {
         "within_1.25": MetricWords("Within 1.25", "how many pixels are right within a factor of 1.25"),
@@ -135,10 +134,7 @@ class Depth(DenseTask):
     def decode(self, outputs: Tensor, frames: Sequence[Letterbox]) -> list[Tensor]:
         """(B, 1, h', w') -> float32 (H, W) each: depths in the unit, at the picture's own size."""
         outputs = outputs.detach().float().cpu()
-        if not torch.isfinite(outputs).all():
-            raise NotFinite(
-                "the model's outputs are not finite: train it again with a lower learning rate, or load another file"
-            )
+        self.check_finite(outputs)
         log = [sample_at_pixels(one, frame)[0] for one, frame in zip(outputs, frames, strict=True)]
         return [(self.log_mean + self.log_std * one).exp() for one in log]
 
@@ -194,37 +190,22 @@ class Depth(DenseTask):
     # ---- measuring
 
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
-        if decoded.shape != truth.shape:
-            raise VitrailError(
-                f"the answer has {decoded.shape[0]} x {decoded.shape[1]} pixels, the depth map {truth.shape[0]} x "
-                f"{truth.shape[1]}: give every image a map of its own size"
-            )
+        self.check_size(decoded, truth, "depth map")
         return compare_depth(decoded.cpu(), truth.cpu(), self.mean)
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        values = plain(DepthMetrics(self._rows(outputs)).metrics, len(outputs))
-        return {name: values[name] for name in ("within_1.25", "MAE", "AbsRel")}
+        return self.quick_values(self._depth_metrics(outputs).metrics, len(outputs))
 
     def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
         """`outputs`: a row of `compare` for each image."""
-        measured = DepthMetrics(self._rows(outputs))
-        values = plain(measured.metrics, len(outputs))
-        return {
-            "task": self.name,
-            "images": len(outputs),
-            "main_metric": self.main_metric,
-            "metrics": values,
-            "intervals": bootstrap_intervals(measured.metrics, len(outputs), bootstrap, seed),
-            "per_label": measured.per_label(self.labels[0], values),
-            "worst": measured.worst(self.unit),
-        }
+        depth_metrics = self._depth_metrics(outputs)
+        results = self.overall(len(outputs), *measure(depth_metrics.metrics, len(outputs), bootstrap, seed))
+        per_label = depth_metrics.per_label(self.labels[0], results["metrics"])
+        return results | {"per_label": per_label, "worst": depth_metrics.worst(self.unit)}
 
-    def _rows(self, rows: Tensor) -> np.ndarray:
-        if rows.dim() != 2 or rows.shape[1] != KEPT:
-            raise VitrailError(f"the comparisons have shape {tuple(rows.shape)}, depth needs (images, {KEPT})")
-        if not len(rows):
-            raise VitrailError("there is no image to measure the model on: give it at least one with its depth map")
-        return rows.detach().cpu().numpy()
+    def _depth_metrics(self, rows: Tensor) -> DepthMetrics:
+        """rows (M, KEPT): what `compare` gave for each image."""
+        return DepthMetrics(self.comparisons(rows, KEPT, "depth map"))
 
 
 def sample_at_pixels(maps: Tensor, frame: Letterbox) -> Tensor:

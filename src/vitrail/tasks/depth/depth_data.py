@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.dataset import Dataset, Item
-from vitrail.errors import VitrailError
 from vitrail.findings import Finding
-from vitrail.images.headers import headers
 from vitrail.tasks.dense_options import DenseOptions
 from vitrail.tasks.depth.depth_checks import DepthLook, check_depth, look_at_depth
 from vitrail.tasks.depth.depth_maps import SCALE_FILE, DepthFile, DepthScale, read_scale
 from vitrail.tasks.shared.check_charts import bar, bar_chart
-from vitrail.tasks.shared.folder_pairs import PairNaming, find_pairs, fit_to_size, look_at_file, match_files
+from vitrail.tasks.shared.folder_pairs import PairNaming, find_pairs
+from vitrail.tasks.shared.paired_files import read_pairs
 from vitrail.tasks.shared.scene import Scene
 from vitrail.tasks.task_data import ExaminedItems, TargetLook, TaskData
-from vitrail.text import counted, shown
-from vitrail.threads import in_threads
+from vitrail.text import counted
 
 MAPS = PairNaming(
     noun="depth map",
+    looked_for="images/ and depth/ with files of the same names (16-bit PNG, TIFF or .npy) are looked for",
+    example="left:left-depth",
     folders=("depth", "depths", "depth_maps", "depthmaps", "depth_map"),
     suffixes=("_depth", "_depths", "depth"),
     file_ends=re.compile(r"[_-](depth|depths|disp)$", re.I),
@@ -42,7 +42,7 @@ class DepthData(TaskData):
     layouts = ("depth",)
     own_layout = "depth"
     own_layout_title = "images and depth maps"
-    looked_for = "images/ and depth/ with files of the same names (16-bit PNG, TIFF or .npy) are looked for"
+    looked_for = MAPS.looked_for
     label_noun = ("number", "numbers")
     target_noun = ("depth map", "depth maps")
     targets_vary = True
@@ -51,28 +51,12 @@ class DepthData(TaskData):
         return bool(find_pairs(root, MAPS))
 
     def read(self, root: Path, options: DenseOptions) -> Dataset:
-        pairs = find_pairs(root, MAPS, options.pairs)
-        if not pairs:
-            raise VitrailError(
-                f"{shown(root)} has no folders of images and depth maps with the same names: {self.looked_for}, "
-                "or say which are meant, such as pairs 'left:left-depth'"
-            )
-        matches, findings = match_files(root, pairs, MAPS)
-        looks = in_threads(look_at_file, [match.other for match in matches])
-        image_headers = headers([match.image for match in matches])
-        fitting, odd = fit_to_size(matches, looks, image_headers, MAPS.noun)
-        if not fitting:
-            raise VitrailError(f"{shown(root)}: {odd[0].title}; {odd[0].advice}")
+        files, findings = read_pairs(root, MAPS, options.pairs)
         scale = read_scale(root)
-        items = []
-        for index in fitting:
-            match, look, header = matches[index], looks[index], image_headers[index]
-            turned = header is not None and look.size != header.size
-            size = header.size if turned and header is not None else look.size or (0, 0)
-            orientation = header.orientation if turned and header is not None else 1
-            target = DepthFile(look.digest, match.other, size, scale or DepthScale(), orientation)
-            items.append(Item(match.image, target, match.part))
-        findings = [*findings, *odd, *([] if scale else [_no_scale(len(items))])]
+        maps = [DepthFile(file.digest, file.path, file.size, scale or DepthScale(), turn=file.turn) for file in files]
+        items = [Item(file.image, depth, file.part) for file, depth in zip(files, maps, strict=True)]
+        if scale is None:
+            findings.append(_no_scale(len(items)))
         return Dataset(root, "depth", self.name, (label_of(scale),), tuple(items), tuple(findings))
 
     def describe(self, dataset: Dataset) -> str:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from vitrail.errors import VitrailError
 from vitrail.images.arrays import is_npy, load_npy
 from vitrail.images.decode import decode, open_image, read_file
-from vitrail.images.exif import UPRIGHT, turned_pixels
 from vitrail.images.unreadable import UnreadableImage, as_sentences
 from vitrail.tasks.shared.pixel_maps import PixelMap
 from vitrail.text import shown
@@ -39,20 +38,12 @@ class DepthScale:
 class DepthFile(PixelMap):
     """A depth map in a file of its own."""
 
-    mark: str
-    path: Path = field(compare=False)
-    size: tuple[int, int] = field(compare=False)
     scale: DepthScale = field(repr=False)
-    turn: int = UPRIGHT  # the EXIF orientation of the picture, where the map is of its stored pixels
 
     def read(self) -> NDArray[np.float32]:
         """(H, W) depths in the unit, 0 where unknown."""
-        name = str(self.path)
-        depth = turned_pixels(to_depth(load_depth(read_file(self.path), name), self.scale), self.turn)
-        if depth.shape != self.size:
-            sizes = f"{depth.shape[1]} x {depth.shape[0]}, and its image is {self.size[1]} x {self.size[0]}"
-            raise UnreadableImage(name, "of another size", f"is a depth map of {sizes}: make them the same")
-        return np.ascontiguousarray(depth)
+        values = load_depth(read_file(self.path), str(self.path))
+        return self.upright(to_depth(values, self.scale), "depth map")
 
     def __str__(self) -> str:  # another scale makes another map of the same file
         return f"depth {self.mark} {self.scale.scale!r} {self.scale.unknown!r} {self.turn}"

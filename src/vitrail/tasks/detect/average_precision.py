@@ -30,7 +30,7 @@ class Precision(NamedTuple):
     recall: np.ndarray  # (K,) the largest, at an overlap of 0.5
 
 
-def precision(detections: np.ndarray, truths: np.ndarray, classes: int) -> Precision:
+def measure_precision(detections: np.ndarray, truths: np.ndarray, classes: int) -> Precision:
     from faster_coco_eval import COCO, COCOeval_faster
 
     if not (truths[..., 0] >= 0).any() or not (detections[..., 0] >= 0).any():
@@ -52,7 +52,7 @@ def precision(detections: np.ndarray, truths: np.ndarray, classes: int) -> Preci
 
 
 def _nothing(truths: np.ndarray, classes: int) -> Precision:
-    """Nothing was found, or there is nothing to find."""
+    """Without any detection or any object: 0 for the classes that occur, NaN for the others."""
     there = np.isin(np.arange(classes), truths[(truths[..., 5] == 0) & (truths[..., 0] >= 0)][:, 0])
     zero = np.where(there, 0.0, np.nan)
     return Precision(zero, zero, zero, np.repeat(zero[:, None], len(RECALLS), axis=1), zero)

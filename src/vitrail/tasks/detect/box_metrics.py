@@ -1,4 +1,4 @@
-"""What is measured of boxes at an overlap of one half: found, missed, false alarms, the best threshold."""
+"""What is counted of boxes at an IoU of 0.5: objects found, objects missed, false alarms, the best threshold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.tasks.detect.average_precision import Hits, Ranked, hits, real
 from vitrail.tasks.shared.intervals import ratio
 from vitrail.tasks.task import WORST
 
-LEAST = 0.05  # score of what an answer tells at all
+LEAST = 0.05  # score of the objects that an answer names at all
 
 
 def counted(labels: Any) -> str:
@@ -21,16 +21,16 @@ def counted(labels: Any) -> str:
 
 
 class BoxMetrics:
-    """What the model told about M images of known objects, and what is counted from it at an overlap of one half."""
+    """The detections in M images of known objects, and what is counted of them at an overlap of one half."""
 
     def __init__(self, detections: np.ndarray, truths: np.ndarray, classes: int) -> None:
         self.classes = classes
         self.detections = [real(rows) for rows in detections]
         self.truths = [real(rows) for rows in truths]
-        self.hits = [hits(found, truth) for found, truth in zip(self.detections, self.truths, strict=True)]
+        self.hits = [hits(detections, truth) for detections, truth in zip(self.detections, self.truths, strict=True)]
         rows = [
-            np.column_stack([found[:, :2], hit.object_of, np.full(len(found), image)])
-            for image, (found, hit) in enumerate(zip(self.detections, self.hits, strict=True))
+            np.column_stack([detections[:, :2], hit.object_of, np.full(len(detections), image)])
+            for image, (detections, hit) in enumerate(zip(self.detections, self.hits, strict=True))
         ]
         every = np.concatenate(rows) if rows else np.zeros((0, 4))
         every = every[every[:, 2] != -2]
@@ -63,17 +63,17 @@ class BoxMetrics:
     def counts(self, threshold: float) -> dict[str, np.ndarray]:
         """(K,) each: objects, those found, and false alarms, at this score or more."""
         sure = self.score >= threshold
-        found = np.bincount(self.label[sure & self.right], minlength=self.classes)
+        right = np.bincount(self.label[sure & self.right], minlength=self.classes)
         alarms = np.bincount(self.label[sure & ~self.right], minlength=self.classes)
-        return {"objects": self.objects.sum(0), "found": found, "false_alarms": alarms}
+        return {"objects": self.objects.sum(0), "found": right, "false_alarms": alarms}
 
     def metrics(self, counts: Mapping[str, np.ndarray]) -> dict[str, float]:
-        objects, found, alarms = (counts[name].sum() for name in ("objects", "found", "false_alarms"))
-        answered = found + alarms
+        objects, right, alarms = (counts[name].sum() for name in ("objects", "found", "false_alarms"))
+        answered = right + alarms
         return {
-            "precision": float(found / answered) if answered else 0.0,
-            "recall": float(found / objects) if objects else 0.0,
-            "f1": float(2 * found / (answered + objects)) if answered + objects else 0.0,
+            "precision": float(right / answered) if answered else 0.0,
+            "recall": float(right / objects) if objects else 0.0,
+            "f1": float(2 * right / (answered + objects)) if answered + objects else 0.0,
         }
 
     def per_label(
@@ -82,19 +82,19 @@ class BoxMetrics:
         """`support` counts objects. Of a class without any only precision is known, which is 0."""
         rows = []
         for k, label in enumerate(labels):
-            objects, found, alarms = (int(counts[name][k]) for name in ("objects", "found", "false_alarms"))
-            answered = found + alarms
+            objects, right, alarms = (int(counts[name][k]) for name in ("objects", "found", "false_alarms"))
+            answered = right + alarms
             rows.append(
                 {
                     "label": label,
                     "AP50": None if np.isnan(ap50[k]) else float(ap50[k]),
                     "average_precision": None if np.isnan(ap[k]) else float(ap[k]),
-                    "precision": found / answered if answered else 0.0,
-                    "recall": found / objects if objects else None,
-                    "f1": 2 * found / (answered + objects) if objects else None,
+                    "precision": right / answered if answered else 0.0,
+                    "recall": right / objects if objects else None,
+                    "f1": 2 * right / (answered + objects) if objects else None,
                     "support": objects,
                     "false_alarms": alarms,
-                    "missed": objects - found,
+                    "missed": objects - right,
                 }
             )
         return rows
@@ -102,11 +102,11 @@ class BoxMetrics:
     def worst(self, threshold: float, labels: Sequence[str]) -> list[dict[str, Any]]:
         """The images with the most misses and the surest false alarms, each counted as 1, or as its score."""
         rows: list[dict[str, Any]] = []
-        for i, (found, truth, hit) in enumerate(zip(self.detections, self.truths, self.hits, strict=True)):
-            missed, alarms = misses_and_alarms(found, truth, hit, threshold)
-            fault = len(missed) + float(found[alarms, 1].sum())
+        for i, (detections, truth, hit) in enumerate(zip(self.detections, self.truths, self.hits, strict=True)):
+            missed, alarms = misses_and_alarms(detections, truth, hit, threshold)
+            fault = len(missed) + float(detections[alarms, 1].sum())
             if fault > 0:
-                sure = found[found[:, 1] >= threshold]
+                sure = detections[detections[:, 1] >= threshold]
                 rows.append(
                     {
                         "index": i,
@@ -121,10 +121,10 @@ class BoxMetrics:
 
 
 def misses_and_alarms(
-    found: np.ndarray, truth: np.ndarray, hit: Hits, threshold: float
+    detections: np.ndarray, truth: np.ndarray, hit: Hits, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The objects of an image that were not found, and the detections that hit none, at this score or more."""
-    sure = found[:, 1] >= threshold
+    sure = detections[:, 1] >= threshold
     owner = hit.detection_of
     unseen = np.array([one < 0 or not sure[one] for one in owner], dtype=bool)
     missed = np.flatnonzero(unseen & (truth[:, 5] == 0))

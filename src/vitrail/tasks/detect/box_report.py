@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from vitrail.images.decode import UnreadableImage, read_image
 from vitrail.tasks.detect.average_precision import hits
@@ -27,40 +26,33 @@ CLASSES = 30  # rows of the table; the rest unfolds
 LINES = 8  # classes with a line of their own in the chart, of as many colours in box_report.css
 RECALLS = np.linspace(0, 1, 101)
 
+DrawnBox = tuple[list[float], Colour, str]  # left, top, right, bottom in pixels; its colour and its name
+
 
 def box_report(results: Mapping[str, Any], images: MeasuredImages, labels: Sequence[str]) -> ReportPart:
-    decoded, truths = [answer for answer, _ in images.worst], [truth for _, truth in images.worst]
-    gallery = box_gallery(results, images.files, decoded, truths, labels, images.root)
+    gallery = box_gallery(results, images, labels)
     return ReportPart("box_report.html", box_section(results, gallery), style="box_report.css")
 
 
-def box_gallery(
-    results: Mapping[str, Any],
-    files: Sequence[Path],
-    decoded: Sequence[Tensor],
-    truths: Sequence[Tensor],
-    labels: Sequence[str],
-    root: Path | None = None,
-) -> list[dict[str, Any]]:
-    """The images in results["worst"], to which `decoded` and `truths` belong in order, with what was found, what was
-    missed and what is not there."""
-    return [
-        {
-            "name": shown(files[one["index"]], root),
-            "missed": counted(one["missed"], "object") + " missed" if one["missed"] else "",
-            "alarms": counted(one["false_alarms"], "false alarm") if one["false_alarms"] else "",
-            "truth": one["truth"] or "nothing",
-            **_picture(
-                files[one["index"]], found[:, :6].cpu().numpy(), truth.cpu().numpy(), labels, results["threshold"]
-            ),
-        }
-        for one, found, truth in zip(results["worst"], decoded, truths, strict=False)
-    ]
+def box_gallery(results: Mapping[str, Any], images: MeasuredImages, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """The images in results["worst"], with what was detections, what was missed and what is not there."""
+    gallery = []
+    for row, (detections, truth) in zip(results["worst"], images.worst, strict=True):
+        path = images.files[row["index"]]
+        boxes = boxes_to_draw(detections[:, :6].cpu().numpy(), truth.cpu().numpy(), labels, results["threshold"])
+        gallery.append(
+            {
+                "name": shown(path, images.root),
+                "missed": counted(row["missed"], "object") + " missed" if row["missed"] else "",
+                "alarms": counted(row["false_alarms"], "false alarm") if row["false_alarms"] else "",
+                "truth": row["truth"] or "nothing",
+                **_picture(path, boxes),
+            }
+        )
+    return gallery
 
 
-def _picture(
-    path: Path, found: np.ndarray, truth: np.ndarray, labels: Sequence[str], threshold: float
-) -> dict[str, Any]:
+def _picture(path: Path, boxes: Sequence[DrawnBox]) -> dict[str, Any]:
     """As a data URI; None where the file can no longer be read."""
     try:
         pixels = read_image(path, 3)
@@ -69,21 +61,19 @@ def _picture(
     scale = SIDE / max(pixels.shape[:2])
     size = max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[0] * scale))
     picture = Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR)
-    for box, colour, text in marked(found, truth, labels, threshold):
+    for box, colour, text in boxes:
         draw_box(picture, [side * scale for side in box], colour, text)
     return {"picture": jpeg(np.asarray(picture)), "size": size}
 
 
-def marked(
-    found: np.ndarray, truth: np.ndarray, labels: Sequence[str], threshold: float
-) -> list[tuple[list[float], Colour, str]]:
-    """The boxes to draw: what was found without a name, then what went wrong, on top."""
-    hit = hits(found, truth)
-    missed, alarms = misses_and_alarms(found, truth, hit, threshold)
-    right = np.flatnonzero((hit.object_of >= 0) & (found[:, 1] >= threshold))
-    boxes: list[tuple[list[float], Colour, str]] = [(found[i, 2:].tolist(), FOUND, "") for i in right]
+def boxes_to_draw(detections: np.ndarray, truth: np.ndarray, labels: Sequence[str], threshold: float) -> list[DrawnBox]:
+    """The objects that were detections, without a name; then what went wrong, on top."""
+    hit = hits(detections, truth)
+    missed, alarms = misses_and_alarms(detections, truth, hit, threshold)
+    right = np.flatnonzero((hit.object_of >= 0) & (detections[:, 1] >= threshold))
+    boxes: list[DrawnBox] = [(detections[i, 2:].tolist(), FOUND, "") for i in right]
     boxes += [(truth[i, 1:5].tolist(), MISSED, labels[int(truth[i, 0])]) for i in missed]
-    boxes += [(found[i, 2:].tolist(), ALARM, f"{labels[int(found[i, 0])]} {found[i, 1]:.2f}") for i in alarms]
+    boxes += [(box, ALARM, f"{labels[int(k)]} {score:.2f}") for k, score, *box in detections[alarms].tolist()]
     return boxes
 
 

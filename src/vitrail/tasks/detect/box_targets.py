@@ -27,7 +27,7 @@ class BoxTargets:
         return [self.boxes[index] for index in indices]
 
     def moved(self, taken: Sequence[Boxes], maps: Tensor, size: tuple[int, int]) -> Tensor:
-        """(B, M, 5): class, centre x and y, width and height in 0..1; class -1 fills up."""
+        """(B, M, 5): class, centre x and y, width and height in 0..1; class -1 is padding."""
         back = torch.linalg.inv(maps.double())
         visible = [_moved(boxes, matrix, size) for boxes, matrix in zip(taken, back, strict=True)]
         padded = torch.full((len(visible), max((len(rows) for rows in visible), default=0), 5), -1.0)
@@ -48,7 +48,7 @@ class BoxTargets:
 
 
 def _moved(boxes: Boxes, matrix: Tensor, size: tuple[int, int]) -> Tensor:
-    """(m, 5) of the boxes that are still to be seen. `matrix` leads from the image to the result."""
+    """(m, 5) of the boxes still visible after augmentation. `matrix` (3, 3) leads from the image to the result."""
     learnt = [index for index, crowd in enumerate(boxes.crowd) if not crowd]
     if not learnt:
         return torch.zeros(0, 5)

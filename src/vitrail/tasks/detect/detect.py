@@ -14,7 +14,7 @@ from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.model.heads.box_heads import DecoderOutputs
 from vitrail.tasks.dense_task import DenseTask
-from vitrail.tasks.detect.average_precision import precision
+from vitrail.tasks.detect.average_precision import measure_precision
 from vitrail.tasks.detect.box_geometry import distinct, to_centres, to_corners
 from vitrail.tasks.detect.box_loss import decoder_loss, scored_loss, softmax_loss
 from vitrail.tasks.detect.box_metrics import LEAST, BoxMetrics, counted
@@ -26,7 +26,7 @@ from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import NUMBER, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
 from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
 from vitrail.tasks.shared.metric_words import MetricWords
-from vitrail.tasks.task import Mix, NotFinite
+from vitrail.tasks.task import Mix
 
 MOST = 300  # detections of an image
 TWICE = 0.7  # IoU from which on two boxes of a class are the same object
@@ -54,8 +54,8 @@ class Detect(DenseTask):
         ),
         "AP75": MetricWords("AP75", "the same, where it must overlap by three quarters"),
         "AP": MetricWords("AP", "COCO's average precision: the mean over overlaps from 0.5 to 0.95"),
-        "precision": MetricWords("Precision", "how many of the objects that were told are there"),
-        "recall": MetricWords("Recall", "how many of the objects that are there were told"),
+        "precision": MetricWords("Precision", "how many of the objects in the answers are there"),
+        "recall": MetricWords("Recall", "how many of the objects that are there were found"),
         "f1": MetricWords("F1", "high when precision and recall both are"),
     }
     heads = ("box_decoder", "box_tokens")
@@ -128,22 +128,19 @@ class Detect(DenseTask):
         """(n, 7) each: class, score, left, top, right, bottom, and the query. Best first, at most 300, cut off
         at the picture's edges."""
         outputs = outputs.detach().float().cpu()
-        if not torch.isfinite(outputs).all():
-            raise NotFinite(
-                "the model's outputs are not finite: train it again with a lower learning rate, or load another file"
-            )
+        self.check_finite(outputs)
         logits, boxes = outputs.split([outputs.shape[-1] - 4, 4], dim=-1)
         softmax = self.softmax(outputs)
         scores = logits.softmax(-1)[..., :-1] if softmax else logits.sigmoid()
         best = scores.flatten(1).topk(min(MOST, scores[0].numel()), dim=1)
         query, label = best.indices // self.outputs, best.indices % self.outputs
         corners = to_corners(boxes.gather(1, query[..., None].expand(-1, -1, 4)))
-        found = [
+        detections = [
             _own(torch.stack([label[i].float(), best.values[i], query[i].float()], dim=1), corners[i], frame)
             for i, frame in enumerate(frames)
         ]
         # YOLOS was published without; a decoder trained for minutes still says some objects twice
-        return found if softmax else [one[distinct(one[:, 2:6], one[:, 0], TWICE)] for one in found]
+        return detections if softmax else [rows[distinct(rows[:, 2:6], rows[:, 0], TWICE)] for rows in detections]
 
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
         kept = torch.zeros(MOST, 6)
@@ -165,34 +162,32 @@ class Detect(DenseTask):
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         detections, truths = self._arrays(outputs, targets)
-        found = precision(detections, truths, self.outputs)
-        return {"AP50": _mean(found.ap50), "AP": _mean(found.ap)}
+        precision = measure_precision(detections, truths, self.outputs)
+        return {"AP50": _mean(precision.ap50), "AP": _mean(precision.ap)}
 
     def calibrate(self, outputs: Tensor, targets: Tensor) -> None:
         """The score from which on an object counts as found: where F1 is best, over all classes."""
-        told = BoxMetrics(*self._arrays(outputs, targets), self.outputs)
-        self.threshold = told.best_threshold(self.threshold)
+        box_metrics = BoxMetrics(*self._arrays(outputs, targets), self.outputs)
+        self.threshold = box_metrics.best_threshold(self.threshold)
 
     def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
         """`intervals` are of AP50 only, by the same matches, for COCO's own measure takes too long to be repeated."""
         detections, truths = self._arrays(outputs, targets)
-        found = precision(detections, truths, self.outputs)
-        told = BoxMetrics(detections, truths, self.outputs)
-        counts = told.counts(self.threshold)
-        metrics = {"AP50": _mean(found.ap50), "AP": _mean(found.ap), "AP75": _mean(found.ap75)}
+        precision = measure_precision(detections, truths, self.outputs)
+        box_metrics = BoxMetrics(detections, truths, self.outputs)
+        counts = box_metrics.counts(self.threshold)
+        metrics = {"AP50": _mean(precision.ap50), "AP": _mean(precision.ap), "AP75": _mean(precision.ap75)}
+        metrics |= box_metrics.metrics(counts)
+        intervals = bootstrap_intervals(box_metrics.ap50, len(truths), bootstrap, seed)
         return {
-            "task": self.name,
-            "images": len(truths),
-            "main_metric": self.main_metric,
-            "metrics": metrics | told.metrics(counts),
-            "intervals": bootstrap_intervals(told.ap50, len(truths), bootstrap, seed),
-            "per_label": told.per_label(counts, found.ap50, found.ap, self.labels),
-            "worst": told.worst(self.threshold, self.labels),
+            **self.overall(len(truths), metrics, intervals),
+            "per_label": box_metrics.per_label(counts, precision.ap50, precision.ap, self.labels),
+            "worst": box_metrics.worst(self.threshold, self.labels),
             "threshold": self.threshold,
             "counts": {name: int(counts[name].sum()) for name in ("objects", "found", "false_alarms")},
             "curves": [
                 {"label": label, "precision": None if np.isnan(curve[0]) else [round(float(p), 4) for p in curve]}
-                for label, curve in zip(self.labels, found.curve, strict=True)
+                for label, curve in zip(self.labels, precision.curve, strict=True)
             ],
         }
 
@@ -233,7 +228,7 @@ class Detect(DenseTask):
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
         """The found objects with | between; a box is left, top, right and bottom with spaces between."""
-        objects = found_in(answer)
+        objects = sure_objects(answer)
         return {
             "objects": len(objects),
             "labels": "|".join(one["label"] for one in objects),
@@ -242,7 +237,7 @@ class Detect(DenseTask):
         }
 
     def words(self, answer: Mapping[str, Any]) -> str:
-        objects = found_in(answer)
+        objects = sure_objects(answer)
         if not objects:
             return "nothing found"
         return f"{counted(one['label'] for one in objects)} (best {objects[0]['score']:.2f})"
@@ -251,7 +246,7 @@ class Detect(DenseTask):
         """The picture with the boxes of the objects that were found."""
         from vitrail.tasks.detect.box_pictures import drawn
 
-        return {".jpg": drawn(image, found_in(answer), self.labels)}
+        return {".jpg": drawn(image, sure_objects(answer), self.labels)}
 
     def record(self, answer: Mapping[str, Any], name: str, size: tuple[int, ...]) -> dict[str, Any]:
         return {"name": name, "height": size[0], "width": size[1], "objects": answer["objects"]}
@@ -261,7 +256,7 @@ class Detect(DenseTask):
         return {"detections.json": json.dumps(coco(records, self.labels)) + "\n"}
 
 
-def found_in(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+def sure_objects(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The objects of an answer that count as found."""
     return [one for one in answer["objects"] if one["score"] >= answer["threshold"]]
 
@@ -273,27 +268,27 @@ def coco(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[st
     annotations: list[dict[str, Any]] = []
     for image, one in enumerate(records, start=1):
         images.append({"id": image, "file_name": one["name"], "width": one["width"], "height": one["height"]})
-        for found in one["objects"]:
-            left, top, right, bottom = found["box"]
+        for detection in one["objects"]:
+            left, top, right, bottom = detection["box"]
             sides = [round(right - left, 2), round(bottom - top, 2)]
             annotations.append(
                 {
                     "id": len(annotations) + 1,
                     "image_id": image,
-                    "category_id": number[found["label"]],
+                    "category_id": number[detection["label"]],
                     "bbox": [left, top, *sides],
                     "area": round(sides[0] * sides[1], 2),
                     "iscrowd": 0,
-                    "score": found["score"],
+                    "score": detection["score"],
                 }
             )
     categories = [{"id": k, "name": label} for label, k in number.items()]
     return {"images": images, "categories": categories, "annotations": annotations}
 
 
-def _own(told: Tensor, corners: Tensor, frame: Letterbox) -> Tensor:
+def _own(scored: Tensor, corners: Tensor, frame: Letterbox) -> Tensor:
     """Boxes of the model's input (0..1) in the picture's own pixels; those wholly outside of it are left out.
-    told (n, 3): class, score, query."""
+    scored (n, 3): class, score, query."""
     height, width = frame.own
     top, left, bottom, right = frame.inside
     scale = torch.tensor([width / max(right - left, 1), height / max(bottom - top, 1)])
@@ -302,7 +297,7 @@ def _own(told: Tensor, corners: Tensor, frame: Letterbox) -> Tensor:
     pixels = (pixels - inner.repeat(2)) * scale.repeat(2)
     pixels = torch.minimum(pixels.clamp(min=0), torch.tensor([width, height]).repeat(2))
     there = (pixels[:, 2:] > pixels[:, :2]).all(1)
-    return torch.cat([told[:, :2], pixels, told[:, 2:]], dim=1)[there]
+    return torch.cat([scored[:, :2], pixels, scored[:, 2:]], dim=1)[there]
 
 
 def _mean(values: np.ndarray) -> float:

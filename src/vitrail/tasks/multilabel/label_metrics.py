@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from vitrail.tasks.shared.intervals import ratio, sums_by_group
 from vitrail.tasks.shared.labels.calibration import reliability
+from vitrail.tasks.shared.labels.label_scores import LabelScores, precision_recall_f1
 from vitrail.tasks.task import WORST
 
 
-class LabelMetrics:
-    """What the model told about M images of known labels, and all that is measured from it."""
+class LabelMetrics(LabelScores):
+    """The answers about M images of known labels, and all that is measured from them."""
 
     def __init__(self, logits: np.ndarray, targets: np.ndarray) -> None:
         self.truth = targets > 0.5  # (M, K)
@@ -40,6 +41,12 @@ class LabelMetrics:
             "log_loss": self.log_loss @ weights / images,
         }
 
+    def calibration(self) -> dict[str, Any]:
+        return reliability(self.probability.ravel(), self.truth.ravel())
+
+    def details(self, labels: Sequence[str]) -> dict[str, Any]:
+        return {"per_label": self.per_label(labels), "worst": self.worst(labels)}
+
     def counts(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(K, R) each: images that have the label, that were given it, and both."""
         support, answered, hits = (
@@ -50,19 +57,15 @@ class LabelMetrics:
     def per_label(self, labels: Sequence[str]) -> list[dict[str, Any]]:
         """Of a label without images only precision, which is 0, and calibration are known."""
         ones = np.ones((len(self.truth), 1))
-        support, answered, hits = (c[:, 0] for c in self.counts(ones))
-        precision, recall, f1 = ratio(hits, answered), ratio(hits, support), ratio(2 * hits, support + answered)
+        scores = precision_recall_f1(*(count[:, 0] for count in self.counts(ones)))
         return [
             {
                 "label": label,
-                "average_precision": float(self.rankings[k].average_precision(ones)[0]) if support[k] else None,
-                "precision": float(precision[k]),
-                "recall": float(recall[k]) if support[k] else None,
-                "f1": float(f1[k]) if support[k] else None,
-                "support": int(support[k]),
+                "average_precision": float(self.rankings[k].average_precision(ones)[0]) if row["support"] else None,
+                **row,
                 "ece": reliability(self.probability[:, k], self.truth[:, k])["ece"],
             }
-            for k, label in enumerate(labels)
+            for k, (label, row) in enumerate(zip(labels, scores, strict=True))
         ]
 
     def worst(self, labels: Sequence[str]) -> list[dict[str, Any]]:

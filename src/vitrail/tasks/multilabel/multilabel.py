@@ -15,9 +15,6 @@ from vitrail.errors import VitrailError
 from vitrail.tasks.multilabel.label_metrics import LabelMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, TEXT, list_of, object_of
-from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
-from vitrail.tasks.shared.intervals import plain
-from vitrail.tasks.shared.labels.calibration import reliability
 from vitrail.tasks.shared.labels.label_report import label_report
 from vitrail.tasks.shared.labels.labelling import Labelling, guesses
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
@@ -34,6 +31,7 @@ class MultiLabel(Labelling):
     link = "sigmoid"
     answer_schema = object_of(labels=list_of(TEXT), top=GUESSES)
     main_metric = "mAP"
+    quick_names = ("mAP", "micro_f1")
     percentages = frozenset({"exact_match"})
 
     metric_words = LABEL_METRICS | {
@@ -75,25 +73,8 @@ class MultiLabel(Labelling):
         y = (1 - smoothing) * mixed(targets.float(), mix) + smoothing / 2
         return F.binary_cross_entropy_with_logits(outputs.float(), y, pos_weight=self.label_weights(outputs.device))
 
-    def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        label_metrics = LabelMetrics(*self._measurable(self.meant(outputs), targets))
-        values = plain(label_metrics.metrics, len(targets))
-        return {"loss": values["log_loss"], **{name: values[name] for name in ("mAP", "micro_f1")}}
-
-    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
-        label_metrics = LabelMetrics(*self._measurable(outputs, targets))
-        images = len(targets)
-        calibration = reliability(label_metrics.probability.ravel(), label_metrics.truth.ravel())
-        return {
-            "task": self.name,
-            "images": images,
-            "main_metric": self.main_metric,
-            "metrics": plain(label_metrics.metrics, images) | {"ece": calibration["ece"]},
-            "intervals": bootstrap_intervals(label_metrics.metrics, images, bootstrap, seed),
-            "per_label": label_metrics.per_label(self.labels),
-            "worst": label_metrics.worst(self.labels),
-            "calibration": calibration,
-        }
+    def scores(self, logits: np.ndarray, targets: np.ndarray) -> LabelMetrics:
+        return LabelMetrics(logits, targets)
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """`labels` are those above 0.5, `top` the most probable ones: as many as asked, but all that are above 0.5."""

@@ -10,16 +10,12 @@ import numpy as np
 from vitrail.tasks.task import WORST
 
 POINTS = 1000  # images whose true and predicted numbers the report draws against each other
-
-
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-
-
 CONSTANT = 1e-12  # a spread below this share of the distance from the mean is rounding, not spread
 
 
 class NumberMetrics:
-    """What the model told about M images of known numbers, and all that is measured from it."""
+    """The answers about M images of known numbers, and all that is measured from them."""
 
     def __init__(self, predicted: np.ndarray, true: np.ndarray) -> None:
         self.predicted, self.true = predicted, true.astype(np.float64)  # (M, K)

@@ -14,8 +14,7 @@ from vitrail.tasks.regress.number_metrics import NumberMetrics
 from vitrail.tasks.regress.number_report import number_report
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import NUMBER, object_of
-from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
-from vitrail.tasks.shared.intervals import plain
+from vitrail.tasks.shared.intervals import measure
 from vitrail.tasks.shared.metric_words import NUMBER_METRICS
 from vitrail.tasks.task import Mix, Task, mixed
 
@@ -30,7 +29,7 @@ class Regress(Task):
     link = "identity"
     answer_schema = object_of(values={"type": "object", "additionalProperties": NUMBER})
     main_metric = "R2"
-    label_noun = "numbers"
+    quick_names = ("R2", "MAE")
     labels_are_columns = True
     classifies_images = False
     crops_and_flips = False  # a number may be a place, a size or a count
@@ -89,25 +88,18 @@ class Regress(Task):
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         predicted, true = self._measurable(self.meant(outputs), targets)
-        values = plain(NumberMetrics(predicted, true).metrics, len(targets))
         loss = 0.5 * np.square((predicted - true) / self.std.numpy()).mean()
-        return {"loss": float(loss), **{name: values[name] for name in ("R2", "MAE")}}
+        return {"loss": float(loss), **self.quick_values(NumberMetrics(predicted, true).metrics, len(targets))}
 
     def output_scale(self) -> tuple[Tensor, Tensor]:
         return self.std, self.mean
 
     def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
         number_metrics = NumberMetrics(*self._measurable(outputs, targets))
-        images = len(targets)
-        values = plain(number_metrics.metrics, images)
-        intervals = bootstrap_intervals(number_metrics.metrics, images, bootstrap, seed)
+        measured = measure(number_metrics.metrics, len(targets), bootstrap, seed)
         return {
-            "task": self.name,
-            "images": images,
-            "main_metric": self.main_metric,
-            "metrics": {name: value for name, value in values.items() if not name.startswith("each ")},
-            "intervals": {name: value for name, value in intervals.items() if not name.startswith("each ")},
-            "per_label": number_metrics.per_label(self.labels, values, intervals, seed),
+            **self.overall(len(targets), *measured),
+            "per_label": number_metrics.per_label(self.labels, *measured, seed),
             "worst": number_metrics.worst(self.labels),
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitrail.images.arrays import is_npy, load_npy
 from vitrail.images.decode import decode, open_image, read_file
-from vitrail.images.exif import UPRIGHT, stored_size, turned_pixels
+from vitrail.images.exif import stored_size
 from vitrail.images.polygons import inside
 from vitrail.images.rle import decode_rle
 from vitrail.images.unreadable import UnreadableImage, as_sentences
@@ -71,23 +70,16 @@ class MaskCode:
 class MaskFile(Mask):
     """A mask in a file of its own."""
 
-    mark: str
-    path: Path = field(compare=False)
-    size: tuple[int, int] = field(compare=False)
     code: MaskCode = field(repr=False)
-    turn: int = UPRIGHT  # the EXIF orientation of the picture, where the mask is of its stored pixels
 
     def read(self) -> NDArray[np.uint8]:
         name = str(self.path)
         values = load_values(read_file(self.path), name, bool(self.code.colours))
         classes, strange = self.code.classes(values)
-        classes = turned_pixels(classes, self.turn)
-        if classes.shape != self.size:
-            sizes = f"{classes.shape[1]} x {classes.shape[0]}, and its image is {self.size[1]} x {self.size[0]}"
-            raise UnreadableImage(name, "of another size", f"is a mask of {sizes}: make them the same")
+        classes = self.upright(classes, "mask")
         if strange:
             raise UnreadableImage(name, "unknown class", no_class(strange, values.ndim == 3, self.code.named))
-        return np.ascontiguousarray(classes)
+        return classes
 
     def __str__(self) -> str:  # another table would make another mask of the same file
         return f"mask {self.mark} {hash_of(self.code)} {self.turn}"
@@ -117,12 +109,8 @@ class Region:
 class DrawnMask(Mask):
     """A mask drawn from outlines, over class 0, the background. Later regions cover earlier ones."""
 
-    mark: str
-    path: Path = field(compare=False)
-    size: tuple[int, int] = field(compare=False)
     picture: str = field(compare=False)  # named in complaints beside the file
     regions: tuple[Region, ...] = field(compare=False, repr=False)
-    turn: int = UPRIGHT  # as of a MaskFile
 
     def read(self) -> NDArray[np.uint8]:
         size = stored_size(self.size, self.turn)
@@ -133,7 +121,7 @@ class DrawnMask(Mask):
             except (ValueError, OverflowError) as error:
                 why = f"has a broken outline for {self.picture} ({error}): mend or remove it"
                 raise UnreadableImage(str(self.path), "damaged", why) from None
-        return np.ascontiguousarray(turned_pixels(canvas, self.turn))
+        return self.upright(canvas, "mask")
 
 
 def load_values(data: bytes, name: str, by_colour: bool) -> NDArray[Any]:

@@ -12,13 +12,11 @@ from vitrail.tasks.shared.intervals import ratio
 from vitrail.tasks.task import WORST
 
 NAMED = 4  # classes that one line for people names
-
-
-PAIRS = 20  # most confused pairs to tell
+PAIRS = 20  # most confused pairs that the results name
 
 
 class MaskMetrics:
-    """What the model told about M images with masks, and all that is measured from it."""
+    """The answers about M images with masks, and all that is measured from them."""
 
     def __init__(self, kept: np.ndarray, classes: int) -> None:
         self.confusion = kept[:, : classes**2].reshape(-1, classes, classes)  # (M, K, K) rows are the truth
@@ -32,13 +30,13 @@ class MaskMetrics:
         occur in the truth of the weighted images. 'each' (K, R)."""
         hits, true, answered = (part.T @ weights for part in (self.hits, self.true, self.answered))  # (K, R)
         iou = ratio(hits, true + answered - hits)
-        told, told_met, real, real_met = (self.boundary[..., i].T @ weights for i in range(COUNTS))
-        precision, recall = ratio(told_met, told), ratio(real_met, real)
+        answered_edge, answered_met, true_edge, true_met = (self.boundary[..., i].T @ weights for i in range(COUNTS))
+        precision, recall = ratio(answered_met, answered_edge), ratio(true_met, true_edge)
         boundary = ratio(2 * precision * recall, precision + recall)
         return {
             "mIoU": _mean(iou, true),
             "pixel_accuracy": ratio(hits.sum(0), true.sum(0)),
-            "boundary_f1": _mean(boundary, real),
+            "boundary_f1": _mean(boundary, true_edge),
             "each iou": iou,
             "each boundary_f1": boundary,
         }

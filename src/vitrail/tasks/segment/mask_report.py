@@ -8,70 +8,54 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
-from torch import Tensor
 
-from vitrail.images.decode import UnreadableImage, read_image
 from vitrail.tasks.dense_options import IGNORE
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.segment.boundaries import TOLERANCE
 from vitrail.tasks.shared.labels.confusion import confusion_table
 from vitrail.tasks.shared.metric_words import score_cell
+from vitrail.tasks.shared.report_pictures import AT_ONCE, fit_to_page, read_for_page, resize_map, shown_size
 from vitrail.text import shown
 from vitrail.visuals.embedded import jpeg, png
 from vitrail.visuals.palette import coloured, hexadecimal, palette
 
-SIDE = 256  # pixels of a picture's longer side
 WRONG = (208, 80, 50)  # as run.css has it
-AT_ONCE = 8  # pictures; the rest unfolds
 CLASSES = 30  # rows of the table; the rest unfolds
 
 Pixels = NDArray[np.uint8]
 
 
 def mask_report(results: Mapping[str, Any], images: MeasuredImages, labels: Sequence[str]) -> ReportPart:
-    answers, truths = [answer for answer, _ in images.worst], [truth for _, truth in images.worst]
-    gallery = mask_gallery(results["worst"], images.files, answers, truths, labels, images.root)
+    gallery = mask_gallery(results, images, labels)
     return ReportPart("mask_report.html", mask_section(results, gallery), style="mask_report.css")
 
 
-def mask_gallery(
-    worst: Sequence[Mapping[str, Any]],
-    files: Sequence[Path],
-    decoded: Sequence[Tensor],
-    truths: Sequence[Tensor],
-    labels: Sequence[str],
-    root: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Picture, truth, answer and errors of the images in `worst`, to which `decoded` and `truths` belong in order."""
+def mask_gallery(results: Mapping[str, Any], images: MeasuredImages, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """The images in results["worst"], with picture, truth, answer and errors of each."""
     return [
         {
-            "name": shown(files[one["index"]], root),
-            "iou": f"{one['iou']:.3f}",
-            "remark": one["remark"].partition(": ")[2],
-            **_pictures(files[one["index"]], answer.cpu().numpy(), truth.cpu().numpy(), labels),
+            "name": shown(images.files[row["index"]], images.root),
+            "score": f"IoU {row['iou']:.3f}",
+            "remark": row["remark"].partition(": ")[2],
+            "words": "",
+            **_pictures(images.files[row["index"]], answer.cpu().numpy(), truth.cpu().numpy(), labels),
         }
-        for one, answer, truth in zip(worst, decoded, truths, strict=True)
+        for row, (answer, truth) in zip(results["worst"], images.worst, strict=True)
     ]
 
 
 def _pictures(path: Path, answer: Pixels, truth: Pixels, labels: Sequence[str]) -> dict[str, Any]:
     """As data URIs; without `image` where the file can no longer be read."""
-    size = _fitting(truth.shape)
-    answer, truth = (
-        np.asarray(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST)) for mask in (answer, truth)
-    )
-    try:
-        read = Image.fromarray(read_image(path, 3, target=(size[1], size[0])))
-        image: Pixels | None = np.asarray(read.resize(size, Image.Resampling.BILINEAR))
-    except UnreadableImage:
-        image = None
+    size = fit_to_page(truth.shape)
+    small_answer, small_truth = resize_map(answer, size), resize_map(truth, size)
+    image = read_for_page(path, size)
     return {
         "image": None if image is None else jpeg(image),
-        "truth": png(coloured(truth, labels)),
-        "answer": png(coloured(answer, labels)),
-        "errors": jpeg(errors_shown(image, answer, truth)),
-        "size": size,
+        "truth": png(coloured(small_truth, labels)),
+        "answer": png(coloured(small_answer, labels)),
+        "errors": jpeg(errors_shown(image, small_answer, small_truth)),
+        "range": "",
+        **shown_size(truth.shape),
     }
 
 
@@ -86,12 +70,6 @@ def errors_shown(image: Pixels | None, answer: Pixels, truth: Pixels) -> Pixels:
     rows, columns = np.indices(truth.shape)
     drawn[~known & ((rows + columns) % 8 < 3)] = 90
     return drawn.astype(np.uint8)
-
-
-def _fitting(shape: Sequence[int]) -> tuple[int, int]:
-    """Width and height for the page; a small picture is enlarged, so that its pixels can be seen."""
-    scale = SIDE / max(shape)
-    return max(1, round(shape[1] * scale)), max(1, round(shape[0] * scale))
 
 
 def mask_section(results: Mapping[str, Any], gallery: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _drawn(image: AnnotatedImage, header: Header, numbers: Sequence[int]) -> Dra
         for annotation in outlined
     )
     mark = hashlib.blake2b(f"{header} {regions}".encode(), digest_size=16).hexdigest()
-    return DrawnMask(mark, image.source or image.path, header.size, image.path.name, regions, header.orientation)
+    return DrawnMask(mark, image.source or image.path, header.size, image.path.name, regions, turn=header.orientation)
 
 
 def _area(annotation: Annotation) -> float:

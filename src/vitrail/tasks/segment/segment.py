@@ -25,12 +25,11 @@ from vitrail.tasks.segment.mask_report import mask_report
 from vitrail.tasks.segment.mask_targets import MaskTargets
 from vitrail.tasks.shared.aligning import aligned
 from vitrail.tasks.shared.answer_schemas import PNG, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
-from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
-from vitrail.tasks.shared.intervals import plain
+from vitrail.tasks.shared.intervals import measure
 from vitrail.tasks.shared.labels.labelling import CLASS_WEIGHTS
 from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.shared.resampling import classes_at
-from vitrail.tasks.task import Mix, NotFinite
+from vitrail.tasks.task import Mix
 from vitrail.visuals.palette import hexadecimal, index_picture, overlay, palette
 
 
@@ -43,6 +42,7 @@ class Segment(DenseTask):
         areas=list_of(object_of(label=TEXT, share=PROBABILITY, pixels=WHOLE_NUMBER)), mask_png=PNG
     )
     main_metric = "mIoU"
+    quick_names = ("mIoU", "pixel_accuracy", "boundary_f1")
     percentages = frozenset({"pixel_accuracy"})
     sliding_windows = True
     unknown = IGNORE
@@ -134,16 +134,8 @@ class Segment(DenseTask):
 
     def decode(self, outputs: Tensor, frames: Sequence[Letterbox]) -> list[Tensor]:
         """(B, K, h', w') -> uint8 (H, W) each, at the picture's own size."""
-        self._check_finite(outputs)
+        self.check_finite(outputs)
         return [classes_at(logits, frame) for logits, frame in zip(outputs, frames, strict=True)]
-
-    def _check_finite(self, outputs: Tensor) -> None:
-        finite = torch.isfinite(outputs.flatten(1)).all(1)
-        if not finite.all():
-            raise NotFinite(
-                f"the model's outputs are not finite for {int((~finite).sum())} of {len(outputs)} images of a batch: "
-                f"train it again with a lower learning rate, or load another model file"
-            )
 
     def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
         """The areas of all classes that were found, the largest first, and the mask itself."""
@@ -195,12 +187,8 @@ class Segment(DenseTask):
     # ---- measuring
 
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
-        """(K K + 4 K,): pixels of class i (row) that were told to be of class j, then counts of boundary pixels."""
-        if decoded.shape != truth.shape:
-            raise VitrailError(
-                f"the answer has {decoded.shape[0]} x {decoded.shape[1]} pixels, the mask {truth.shape[0]} x "
-                f"{truth.shape[1]}: give every image a mask of its own size"
-            )
+        """(K K + 4 K,): pixels of class i (row) that the model gave class j, then counts of boundary pixels."""
+        self.check_size(decoded, truth, "mask")
         classes = self.outputs
         truth = truth.cpu()
         self._check_classes(torch.bincount(truth.flatten().long(), minlength=256))
@@ -211,33 +199,20 @@ class Segment(DenseTask):
         return torch.cat([confusion, torch.from_numpy(boundary).flatten()]).float()
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        values = plain(MaskMetrics(self._kept(outputs), self.outputs).metrics, len(outputs))
-        return {name: values[name] for name in ("mIoU", "pixel_accuracy", "boundary_f1")}
+        return self.quick_values(self._mask_metrics(outputs).metrics, len(outputs))
 
     def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
         """`outputs`: a row of `compare` for each image."""
-        told = MaskMetrics(self._kept(outputs), self.outputs)
-        images = len(outputs)
-        values = plain(told.metrics, images)
-        intervals = bootstrap_intervals(told.metrics, images, bootstrap, seed)
+        mask_metrics = self._mask_metrics(outputs)
+        measured = measure(mask_metrics.metrics, len(outputs), bootstrap, seed)
         return {
-            "task": self.name,
-            "images": images,
-            "main_metric": self.main_metric,
-            "metrics": {name: value for name, value in values.items() if not name.startswith("each ")},
-            "intervals": {name: value for name, value in intervals.items() if not name.startswith("each ")},
-            "per_label": told.per_label(self.labels, values, intervals),
-            "worst": told.worst(self.labels),
-            "pixel_confusion": told.confusion.sum(0, dtype=np.float64).astype(np.int64).tolist(),
-            "confused_pairs": told.confused_pairs(self.labels),
+            **self.overall(len(outputs), *measured),
+            "per_label": mask_metrics.per_label(self.labels, *measured),
+            "worst": mask_metrics.worst(self.labels),
+            "pixel_confusion": mask_metrics.confusion.sum(0, dtype=np.float64).astype(np.int64).tolist(),
+            "confused_pairs": mask_metrics.confused_pairs(self.labels),
         }
 
-    def _kept(self, kept: Tensor) -> np.ndarray:
-        expected = self.outputs * (self.outputs + COUNTS)
-        if kept.dim() != 2 or kept.shape[1] != expected:
-            raise VitrailError(
-                f"the comparisons have shape {tuple(kept.shape)}, {self.outputs} labels need (images, {expected})"
-            )
-        if not len(kept):
-            raise VitrailError("there is no image to measure the model on: give it at least one with its mask")
-        return kept.detach().cpu().numpy()
+    def _mask_metrics(self, rows: Tensor) -> MaskMetrics:
+        """rows (M, K K + 4 K): what `compare` gave for each image."""
+        return MaskMetrics(self.comparisons(rows, self.outputs * (self.outputs + COUNTS), "mask"), self.outputs)

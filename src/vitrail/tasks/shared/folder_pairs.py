@@ -5,7 +5,6 @@ Masks lie like this, and depth maps do. A task says by `PairNaming` what its fol
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,8 @@ from pathlib import Path
 
 from vitrail.dataset import split_name
 from vitrail.errors import VitrailError
-from vitrail.findings import Example, Finding, single
-from vitrail.images.decode import read_file
-from vitrail.images.exif import made_as_stored
-from vitrail.images.headers import Header, Size, header
+from vitrail.findings import Finding, single
 from vitrail.images.listing import scan, subfolders
-from vitrail.images.unreadable import UnreadableImage
 from vitrail.text import counted, nfc, shown
 
 IMAGES = ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit")
@@ -29,6 +24,8 @@ class PairNaming:
     """What the files about the images are called, and their folders."""
 
     noun: str  # "mask"
+    looked_for: str  # in words, for the sentence on a folder that has none
+    example: str  # of `pairs` as a user writes them
     folders: tuple[str, ...]  # beside a folder of images; in small letters
     suffixes: tuple[str, ...] = ()  # X/ has the images, X + one of these the files about them
     file_ends: re.Pattern[str] | None = None  # what a file's name has after the image's
@@ -179,51 +176,3 @@ def _listed_parts(root: Path, pair: FolderPair, naming: PairNaming) -> dict[str,
         if path.is_file():
             parts.update(dict.fromkeys(path.read_text(encoding="utf-8").split(), part))
     return parts
-
-
-# ---- what is in them
-
-
-@dataclass(frozen=True)
-class FileLook:
-    """The digest of a file's bytes, and its size as its header says; None where it cannot be read."""
-
-    digest: str
-    size: Size | None
-
-
-def look_at_file(path: Path) -> FileLook:
-    try:
-        data = read_file(path)
-    except UnreadableImage:
-        return FileLook("unreadable", None)
-    known = header(path)
-    return FileLook(hashlib.blake2b(data, digest_size=16).hexdigest(), known.size if known else None)
-
-
-def fit_to_size(
-    matches: Sequence[FilePair], looks: Sequence[FileLook], headers: Sequence[Header | None], noun: str
-) -> tuple[list[int], list[Finding]]:
-    """The indices of the pairs of one size; those of an unreadable image stay, because the check reports images."""
-    fitting, odd, broken = [], [], []
-    for index, match in enumerate(matches):
-        size, image = looks[index].size, headers[index]
-        if size is None:
-            broken.append(Example((match.other,), "cannot be read"))
-        elif image is None or size == image.size or made_as_stored(size, image.size, image.orientation):
-            fitting.append(index)
-        else:
-            note = f"{noun} {size[1]} x {size[0]}, image {image.size[1]} x {image.size[0]}"
-            odd.append(Example((match.other,), note))
-    findings = []
-    if broken:
-        title = f"{counted(len(broken), noun)} cannot be read"
-        advice = "replace them, or remove their images; they are left out"
-        findings.append(
-            Finding(f"broken-{noun}s".replace(" ", "-"), "error", title, advice, len(broken), tuple(broken))
-        )
-    if odd:
-        title = f"{counted(len(odd), f'{noun} is', f'{noun}s are')} of another size than the image"
-        advice = f"save {noun}s at the size of their images, as these are shown upright; they are left out"
-        findings.append(Finding("sizes-differ", "error", title, advice, len(odd), tuple(odd)))
-    return fitting, findings

@@ -39,8 +39,8 @@ def default_title(metric: str) -> str:
 
 
 def interval_text(metric: str, intervals: Mapping[str, Any], show: Callable[[str, float], str]) -> str:
-    """'91.2 % to 94.0 %'; empty where there is none, or one without width: images that all came out alike say nothing
-    about the next one."""
+    """'91.2 % to 94.0 %'; empty where there is no interval, or one of width 0: if all images gave the same result,
+    resampling them says nothing about other images."""
     low, high = intervals.get(metric) or (0.0, 0.0)
     return f"{show(metric, low)} to {show(metric, high)}" if low < high else ""
 

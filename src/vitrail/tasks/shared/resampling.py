@@ -1,4 +1,4 @@
-"""Masks of logits at a picture's own pixels."""
+"""From logits at the model's resolution to a mask at the picture's own."""
 
 from __future__ import annotations
 

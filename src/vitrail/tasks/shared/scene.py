@@ -33,7 +33,7 @@ class Scene:
     @property
     def mask(self) -> NDArray[np.uint8]:
         """0 for the ground, else 1 + the shape's number."""
-        found = np.zeros(self.picture.shape[:2], dtype=np.uint8)
+        mask = np.zeros(self.picture.shape[:2], dtype=np.uint8)
         for shape in self.shapes:
-            found[shape.pixels] = shape.number + 1
-        return found
+            mask[shape.pixels] = shape.number + 1
+        return mask

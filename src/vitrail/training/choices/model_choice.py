@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.presets import preset
+from vitrail.tasks.registry import task_data
+from vitrail.text import counted
 from vitrail.training.choices.facts import Facts
 from vitrail.training.settings import Model, Settings
 
@@ -93,10 +95,11 @@ def _fitting_values(model: Model, facts: Facts) -> dict[str, Any]:
 def _reason(model: Model, facts: Facts) -> str:
     square = model.image_width in (None, model.image_size)
     size = str(model.image_size) if square else f"{model.image_width} x {model.image_size}"
+    labels = counted(len(facts.labels), *task_data(facts.task).label_noun)
     return (
-        f"model: width {model.width}, depth {model.depth}, {model.heads} heads, {model.stem} stem, "
+        f"model: width {model.width}, depth {model.depth}, {counted(model.heads or 0, 'head')}, {model.stem} stem, "
         f"{model.patch_size} px patches at {size} px, for {facts.images:,} training images of about "
-        f"{facts.width} x {facts.height} px in {len(facts.labels)} {facts.task_class.label_noun} on {facts.cores} "
+        f"{facts.width} x {facts.height} px in {labels} on {facts.cores} "
         f"{facts.device} core{'s' * (facts.cores != 1)}{f', {facts.minutes:g} minutes' if facts.minutes else ''}"
     )
 

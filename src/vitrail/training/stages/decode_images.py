@@ -19,7 +19,7 @@ from vitrail.dataset import SPLITS, Item
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.tasks.dense_task import DenseTask
-from vitrail.tasks.targets import DenseTargets, Plain, Some, Targets, TargetScan, TargetSubset
+from vitrail.tasks.targets import DenseTargets, LazyTargets, Targets, TargetScan, TargetSubset, WholeImageTargets
 from vitrail.tasks.task import Task
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.mirror_symmetry import taken_from_one_side
@@ -121,7 +121,7 @@ def leave_out(run: Run, images: TrainingImages, broken: Mapping[str, Mapping[int
     targets: dict[str, Targets] = {}
     for split in SPLITS:
         if not task.dense:
-            targets[split] = Plain(task.encode([item.target for item in data.dataset.part(split)]))
+            targets[split] = WholeImageTargets(task.encode([item.target for item in data.dataset.part(split)]))
         else:
             dense = cast("DenseTargets", images.targets[split])
             targets[split] = TargetSubset(dense, len(items[split]), broken[split])
@@ -177,7 +177,7 @@ def _held_out(data: TrainingData, split: str, view: _View) -> HeldOutImages:
 def targets_of(items: Sequence[Item], task: Task, settings: Settings, shape: Shape) -> Targets:
     """The targets of some items, as the loader takes them."""
     if not isinstance(task, DenseTask):
-        return Plain(task.encode([item.target for item in items]))
+        return WholeImageTargets(task.encode([item.target for item in items]))
     room = MASK_SHARE * settings.data.cache_gigabytes
     return task.targets(items, (shape.height, shape.width), room, settings.data.workers)
 
@@ -212,9 +212,9 @@ def held_out_outputs(
     """The model's outputs for held-out images, their targets, and the loss where the metrics do not give it."""
     held_out, targets = images.held_out[split], images.targets[split]
     chosen = list(range(len(held_out))) if indices is None else list(indices)
-    if isinstance(targets, Plain):
+    if isinstance(targets, WholeImageTargets):
         return outputs_of(network, held_out, chosen, processes), targets.take(np.array(chosen)), None
     task, dense = images.task, cast("DenseTargets", targets)
     assert isinstance(task, DenseTask)
     rows, loss = compare_with_targets(network, task, held_out, dense, chosen, processes)
-    return rows, task.encode(Some(dense, chosen)), loss
+    return rows, task.encode(LazyTargets(dense, chosen)), loss

@@ -1,4 +1,4 @@
-"""Whether 80 % sure means right in 80 of 100 cases, and the one number that makes it so."""
+"""Calibration: the expected calibration error (ECE), and the temperature that makes it small."""
 
 from __future__ import annotations
 

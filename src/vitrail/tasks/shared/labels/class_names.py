@@ -47,19 +47,19 @@ def read_names(path: Path) -> dict[int, str]:
 def read_colours(path: Path) -> list[tuple[Colour, str]]:
     """`R G B name` a line, a CSV with the columns r, g, b and name in any order, or CVAT's `name:R,G,B::`."""
     lines = [line for line in _lines(path) if not line.startswith("#")]
-    found = []
+    colours = []
     for number, cells in enumerate(_cells(line) for line in lines):
         if number == 0 and not any(cell.isdigit() for cell in cells):
             continue  # the names of the columns
         numbers, words = (cells[:3], cells[3:]) if cells[0].isdigit() else (cells[-3:], cells[:-3])
         if len(numbers) < 3 or not words or not all(cell.isdigit() and int(cell) < 256 for cell in numbers):
             raise VitrailError(f"{shown(path)}: {lines[number]!r} is not 'R G B name' with numbers from 0 to 255")
-        found.append(((int(numbers[0]), int(numbers[1]), int(numbers[2])), " ".join(words)))
-    if not found:
+        colours.append(((int(numbers[0]), int(numbers[1]), int(numbers[2])), " ".join(words)))
+    if not colours:
         raise VitrailError(f"{shown(path)} names no colour: a line for each class, such as '128 0 0 car'")
-    if len({colour for colour, _ in found}) < len(found):
+    if len({colour for colour, _ in colours}) < len(colours):
         raise VitrailError(f"{shown(path)} has a colour twice: each class needs its own")
-    return found
+    return colours
 
 
 # ---- parts

@@ -58,7 +58,7 @@ def _row(matrix: np.ndarray, labels: Sequence[str], i: int, chosen: Sequence[int
 
 
 def _cell(count: int, total: int, truth: str, answer: str, right: bool) -> dict[str, Any]:
-    """The colour is the share of the row; of mistakes its root, for few of them matter too."""
+    """`heat`, the strength of the colour, is the share of the row; for mistakes its square root, so that few show."""
     share = count / total if total else 0.0
     return {
         "count": count,

@@ -6,11 +6,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.shared.intervals import measure
 from vitrail.tasks.shared.labels.calibration import fit_temperature
+from vitrail.tasks.shared.labels.label_scores import LabelScores
 from vitrail.tasks.task import Task
 
 CLASS_WEIGHTS = ("none", "inverse", "sqrt")
@@ -36,6 +39,24 @@ class Labelling(Task):
     @abstractmethod
     def weights_for(self, counts: Tensor, images: int) -> Tensor:
         """(K,) what a label weighs in the loss, the rarer the more, from how many of the images have it."""
+
+    @abstractmethod
+    def scores(self, logits: np.ndarray, targets: np.ndarray) -> LabelScores:
+        """All that is measured of a finished model's outputs (M, K)."""
+
+    def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        scores = self.scores(*self._measurable(self.meant(outputs), targets))
+        return {"loss": float(scores.log_loss.mean()), **self.quick_values(scores.metrics, len(targets))}
+
+    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+        scores = self.scores(*self._measurable(outputs, targets))
+        values, intervals = measure(scores.metrics, len(targets), bootstrap, seed)
+        calibration = scores.calibration()
+        return {
+            **self.overall(len(targets), values | {"ece": calibration["ece"]}, intervals),
+            **scores.details(self.labels),
+            "calibration": calibration,
+        }
 
     def fit(self, targets: Sequence[Any]) -> None:
         encoded = self.encode(targets)
