@@ -6,6 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+# Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
+os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # before torch, which reads it once
+
 import hypothesis
 import pytest
 import torch
@@ -16,14 +19,10 @@ from vitrail.model.vit import ViT
 
 pytest_plugins = ["tests.image_files"]  # image files of every kind, whole and broken, for the tests of several rooms
 
-
 let_torchvision_import()
 
 hypothesis.settings.register_profile("vitrail", deadline=None)  # no test depends on how busy the machine is
 hypothesis.settings.load_profile("vitrail")
-
-# Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
-os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
 
 
 def lively_vit(config: ViTConfig | str, seed: int = 0, **built_with: Any) -> ViT:

@@ -25,11 +25,18 @@ def png(width: int, height: int, data: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
+def post_head(length: str) -> bytes:
+    """The head of a request with a form, down to the empty line. length: the header that says how long the body is."""
+    kind = form()[1]
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{length}\r\n\r\n"
+    return head.encode()
+
+
 def read_all(connection: object) -> bytes:
-    found = b""
+    answer = b""
     while part := connection.recv(65536):  # type: ignore[attr-defined]
-        found += part
-    return found
+        answer += part
+    return answer
 
 
 # ---- pictures
@@ -89,22 +96,14 @@ def impatient(model_file: Path) -> Iterator[ThreadServer]:
 
 def test_too_many_bytes_are_refused_before_they_are_read(server: Server) -> None:
     with server.socket() as connection:
-        kind = form()[1]
-        connection.sendall(
-            f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: 4000000000\r\n\r\n".encode()
-        )
+        connection.sendall(post_head("Content-Length: 4000000000"))
         told = read_all(connection)
     assert told.startswith(b"HTTP/1.1 413 ") and b"connection: close" in told
 
 
 def test_too_many_bytes_without_a_length_are_refused(server: Server) -> None:
     with server.socket() as connection:
-        kind = form()[1]
-        connection.sendall(
-            f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-            f"Transfer-Encoding: chunked\r\n\r\n".encode()
-        )
+        connection.sendall(post_head("Transfer-Encoding: chunked"))
         chunk = b"%x\r\n" % 65536 + b"x" * 65536 + b"\r\n"
         try:
             for _ in range(200):
@@ -123,13 +122,9 @@ def test_too_many_images_are_refused(server: Server) -> None:
 
 
 def test_a_body_that_comes_too_slowly_is_refused(impatient: ThreadServer) -> None:
-    body, kind = form(picture())
+    body, _ = form(picture())
     with impatient.socket() as connection:
-        connection.sendall(
-            f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n".encode()
-            + body[:50]
-        )
+        connection.sendall(post_head(f"Content-Length: {len(body)}") + body[:50])
         told = read_all(connection)
     assert told.startswith(b"HTTP/1.1 408 ") and b"too slowly" in told
 
@@ -149,6 +144,18 @@ def test_a_second_request_whose_headers_never_end(impatient: ThreadServer) -> No
             assert read_all(connection).startswith(b"HTTP/1.1 200 ")
 
 
+FORM, JSON = "multipart/form-data; boundary=edge", "application/json"
+BROKEN_JSON = [b"{", b"\xff\xfe", b"[" * 200_000, b"9" * 5000]
+OTHER_JSON = [
+    b"[]",
+    b'{"images": []}',
+    b'{"images": [1]}',
+    b'{"images": ["####"]}',
+    b'{"images": ["\xc3\xa9"]}',
+    b'{"images": [""], "paths": ["/etc/passwd"]}',
+]
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "status"),
     [
@@ -156,19 +163,11 @@ def test_a_second_request_whose_headers_never_end(impatient: ThreadServer) -> No
         ("", b"x", 415),
         ("image/jpeg", picture(form="JPEG"), 415),
         ("multipart/form-data", b"x", 400),
-        ("multipart/form-data; boundary=edge", b"x", 400),
-        ("multipart/form-data; boundary=edge", b"--edge\r\n\r\nx\r\n--edge--\r\n", 400),
-        ("multipart/form-data; boundary=edge", b"--edge--\r\n", 422),
-        ("application/json", b"{", 400),
-        ("application/json", b"\xff\xfe", 400),
-        ("application/json", b"[" * 200_000, 400),
-        ("application/json", b"9" * 5000, 400),
-        ("application/json", b"[]", 422),
-        ("application/json", b'{"images": []}', 422),
-        ("application/json", b'{"images": [1]}', 422),
-        ("application/json", b'{"images": ["####"]}', 422),
-        ("application/json", b'{"images": ["\xc3\xa9"]}', 422),
-        ("application/json", b'{"images": [""], "paths": ["/etc/passwd"]}', 422),
+        (FORM, b"x", 400),
+        (FORM, b"--edge\r\n\r\nx\r\n--edge--\r\n", 400),
+        (FORM, b"--edge--\r\n", 422),
+        *((JSON, body, 400) for body in BROKEN_JSON),
+        *((JSON, body, 422) for body in OTHER_JSON),
     ],
 )
 def test_wrong_types_are_refused(server: Server, kind: str, body: bytes, status: int) -> None:
@@ -181,7 +180,7 @@ def test_other_fields_and_texts_are_refused(server: Server) -> None:
     body, kind = form(picture(), name="picture")
     assert server.ask("POST", "/v1/predict", body, {"Content-Type": kind}).status == 422
     text = b'--edge\r\nContent-Disposition: form-data; name="image"\r\n\r\ntext\r\n--edge--\r\n'
-    told = server.ask("POST", "/v1/predict", text, {"Content-Type": "multipart/form-data; boundary=edge"})
+    told = server.ask("POST", "/v1/predict", text, {"Content-Type": FORM})
     assert told.status == 422
 
 
