@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,20 @@ def test_a_query_that_is_a_token_tells_what_it_attends_to(seen: PageDriver) -> N
     assert seen.colour_of(1, 1, grid=GRID) == BRIGHTEST  # patch 7
 
 
+@contextlib.contextmanager
+def served(visit: Callable[..., PageDriver], file: Path) -> Iterator[PageDriver]:
+    """The page of a server with this model, and a picture in it."""
+    server = ThreadServer(file)
+    seen = visit(server.address)
+    try:
+        seen.open()
+        seen.drop_and_wait(blots(1))
+        yield seen
+    finally:
+        seen.page.close()  # with it its connections, for which the server would wait
+        assert server.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("task", "head"), [("segment", "mask_linear"), ("detect", "box_tokens"), ("detect", "box_decoder")]
 )
@@ -271,11 +286,8 @@ def test_a_real_model_of_places(
         tmp_path / "m.safetensors"
     )
     answer = vitrail.load(file).predict(blots(1))
-    server = ThreadServer(file)
-    try:
-        seen = visit(server.address)
-        page = seen.open()
-        seen.drop_and_wait(blots(1))
+    with served(visit, file) as seen:
+        page = seen.page
         lines = page.locator(".pane:visible .line")
         if task == "segment":
             names = lines.locator(".name").all_inner_texts()
@@ -298,9 +310,6 @@ def test_a_real_model_of_places(
             lines.first.evaluate("line => line.click()")
         page.mouse.move(*seen.patch_at(3, 3))
         seen.until_said("Patch 3,3")
-    finally:
-        seen.page.close()  # with it its connections, for which the server would wait
-        assert server.stop() == 0
 
 
 def test_a_real_model_of_depth(visit: Callable[..., PageDriver], lively: Callable[..., ViT], tmp_path: Path) -> None:
@@ -308,25 +317,18 @@ def test_a_real_model_of_depth(visit: Callable[..., PageDriver], lively: Callabl
     checkpoint = Checkpoint(lively(config), Preprocessing(size=(32, 32), resize="pad"), "depth", ["depth (m)"])
     file = checkpoint.save(tmp_path / "m.safetensors")
     answer = vitrail.load(file).predict(blots(1))
-    server = ThreadServer(file)
-    try:
-        seen = visit(server.address)
-        page = seen.open()
-        seen.drop_and_wait(blots(1))
-        farthest, nearest = page.locator(".pane:visible .ramp span").all_inner_texts()
+    with served(visit, file) as seen:
+        farthest, nearest = seen.page.locator(".pane:visible .ramp span").all_inner_texts()
         assert [float(words.removesuffix(" m")) for words in (nearest, farthest)] == pytest.approx(
             [answer["nearest"], answer["farthest"]], rel=0.01
         )
-        page.mouse.move(*seen.patch_at(3, 3))
+        seen.page.mouse.move(*seen.patch_at(3, 3))
         seen.until_said("In the middle of patch 3,3: ")
-        words = page.locator(".said").first.inner_text()
+        words = seen.page.locator(".said").first.inner_text()
         left, top, right, bottom = 0, 4, 32, 28  # where 80 x 60 pixels lie in 32 x 32
         height, width = answer["depth"].shape
         pixel = answer["depth"][int((14 - top) / (bottom - top) * height), int((14 - left) / (right - left) * width)]
         assert float(words.split(": ")[1].removesuffix(" m.")) == pytest.approx(pixel, rel=0.01)
-    finally:
-        seen.page.close()  # with it its connections, for which the server would wait
-        assert server.stop() == 0
 
 
 def test_nothing_found_is_said(seen: PageDriver) -> None:
