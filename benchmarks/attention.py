@@ -27,6 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peers.process import let_torchvision_import
+from training.results import table_row
+
 RESULTS = Path(__file__).parent / "results" / "attention.md"
 SIZE = {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6, "intermediate_size": 1536}
 PATCH = 8
@@ -44,15 +47,13 @@ def ours(folder: Path, which: str) -> Look:
     model = vitrail.load(folder).model
 
     def look(images: Tensor) -> list[Tensor]:
-        return [found.patches for found in attention_maps(model, images, blocks=[-1] if which == "last" else None)]
+        return [maps.patches for maps in attention_maps(model, images, blocks=[-1] if which == "last" else None)]
 
     return look
 
 
 def theirs(folder: Path, which: str) -> Look:
-    library = torch.library.Library("torchvision", "DEF")  # as in benchmarks/model.py
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+    let_torchvision_import()
     import transformers
 
     model = transformers.ViTModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False).eval()
@@ -64,7 +65,6 @@ def theirs(folder: Path, which: str) -> Look:
         rows = [one[:, :, 0, 1:].unflatten(-1, grid).clone() for one in maps]
         return rows[-1:] if which == "last" else rows
 
-    look.library = library  # type: ignore[attr-defined]  # lives as long as the model
     return look
 
 
@@ -98,15 +98,13 @@ def measured(who: str, which: str, pixels: int, folder: Path) -> dict[str, Any]:
     run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     if run.returncode:
         raise SystemExit(run.stderr)
-    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return result
 
 
 def save_model(folder: Path) -> None:
     """A fresh ViT whose attention is not even: larger weights than training starts from."""
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+    let_torchvision_import()
     import transformers
 
     torch.manual_seed(0)
@@ -115,19 +113,15 @@ def save_model(folder: Path) -> None:
 
 
 def row(which: str, pixels: int, folder: Path) -> str:
-    found = {who: measured(who, which, pixels, folder) for who in ("vitrail", "transformers")}
-    maps = [torch.load(folder / f"{who}.pt", weights_only=True) for who in found]
+    runs = {who: measured(who, which, pixels, folder) for who in ("vitrail", "transformers")}
+    maps = [torch.load(folder / f"{who}.pt", weights_only=True) for who in runs]
     apart = max(float((a - b).abs().max()) for a, b in zip(*maps, strict=True))
     tokens = (pixels // PATCH) ** 2 + 1
-    sizes = [found[who]["bytes"] for who in found]
-    cells = [
-        f"{WHAT[which]}, {tokens:,} tokens",
-        *(f"{size / 1e6:,.0f} MB" for size in sizes),
-        f"**{sizes[1] / max(sizes[0], 1):.1f}**",
-        *(f"{found[who]['seconds']:.2f} s" for who in found),
-        f"{apart:.0e}",
-    ]
-    return "| " + " | ".join(cells) + " |"
+    our_bytes, their_bytes = (run["bytes"] for run in runs.values())
+    memory = (f"{size / 1e6:,.0f} MB" for size in (our_bytes, their_bytes))
+    times = (f"{run['seconds']:.2f} s" for run in runs.values())
+    less = f"**{their_bytes / max(our_bytes, 1):.1f}**"
+    return table_row(f"{WHAT[which]}, {tokens:,} tokens", *memory, less, *times, f"{apart:.0e}")
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def main() -> None:
 def detect(given: argparse.Namespace) -> None:
     options = ["--minutes", f"{given.minutes:g}"]
     trained = vitrail_train(given.vitrail, given.data / "bccd", new_folder(given.work, "bccd"), options)
-    told(given, trained, "Detection: BCCD, Vitrail", "AP50", bar=0.60)
+    write_vitrail(given, trained, "Detection: BCCD, Vitrail", "AP50", bar=0.60)
 
 
 def segment(given: argparse.Namespace) -> None:
@@ -52,22 +52,22 @@ def segment(given: argparse.Namespace) -> None:
     settings.write_text(f"[data]\nignore = {IGNORE}\n", encoding="utf-8")
     options = ["--minutes", f"{given.minutes:g}", "--settings", settings]
     trained = vitrail_train(given.vitrail, given.data / "camvid", new_folder(given.work, "camvid"), options)
-    told(given, trained, "Segmentation: CamVid, Vitrail", "mIoU")
+    write_vitrail(given, trained, "Segmentation: CamVid, Vitrail", "mIoU")
 
 
 def detect_peer(given: argparse.Namespace) -> None:
     options = ["--data", given.data / "bccd", "--minutes", given.minutes]
-    peer(
+    write_peer(
         given, "Detection: BCCD, transformers' YOLOS-tiny from scratch", "AP50", run_peer("yolos", options, given.work)
     )
 
 
 def segment_peer(given: argparse.Namespace) -> None:
     options = ["--data", given.data / "camvid", "--minutes", given.minutes, "--classes", CLASSES, "--ignore", IGNORE]
-    peer(given, "Segmentation: CamVid, U-Net from scratch", "mIoU", run_peer("unet", options, given.work))
+    write_peer(given, "Segmentation: CamVid, U-Net from scratch", "mIoU", run_peer("unet", options, given.work))
 
 
-def told(given: argparse.Namespace, trained: Run, title: str, metric: str, bar: float | None = None) -> None:
+def write_vitrail(given: argparse.Namespace, trained: Run, title: str, metric: str, bar: float | None = None) -> None:
     results = json.loads((trained.folder / "results.json").read_text(encoding="utf-8"))
     value, (low, high) = results["metrics"][metric], results["intervals"][metric]
     against = "the peer's, in its section"
@@ -100,12 +100,12 @@ def _class(row: Mapping[str, Any], metric: str) -> str:
     return f"{row['label']} " + ("-" if value is None else f"{value:.3f}")
 
 
-def peer(given: argparse.Namespace, title: str, metric: str, found: Mapping[str, Any]) -> None:
+def write_peer(given: argparse.Namespace, title: str, metric: str, results: Mapping[str, Any]) -> None:
     lines: Sequence[str] = [
         f"| {metric} | test images | wall time | images/s | epochs | parameters |",
         "|---|---|---|---|---|---|",
-        f"| **{found[metric]:.3f}** | {found['test_images']} | {found['wall'] / 60:.1f} min "
-        f"| {found['images_per_second']:.1f} | {found['epochs']:.1f} | {found['parameters']:,} |",
+        f"| **{results[metric]:.3f}** | {results['test_images']} | {results['wall'] / 60:.1f} min "
+        f"| {results['images_per_second']:.1f} | {results['epochs']:.1f} | {results['parameters']:,} |",
     ]
     write_section(given.results, title, lines, heading=HEADING)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import platform
 import statistics
 import sys
 import time
@@ -24,14 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-library = torch.library.Library("torchvision", "DEF")  # timm imports torchvision, whose operators no CPU build brings
-for name in ("nms", "qnms"):
-    library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+from peers.process import let_torchvision_import
+
+let_torchvision_import()
 
 import timm  # noqa: E402
 import transformers  # noqa: E402
 
 import vitrail  # noqa: E402
+from training.results import cpu_name, table_row  # noqa: E402
 from vitrail.model.precision import computes_bf16  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "model.md"
@@ -123,15 +123,8 @@ def row(title: str, times: dict[str, list[float]]) -> str:
     medians = {name: statistics.median(values) for name, values in times.items()}
     peers = [min(t, h) for t, h in zip(times["timm"], times["transformers"], strict=True)]
     ratio = statistics.median(p / ours for p, ours in zip(peers, times["vitrail"], strict=True))
-    cells = [title, *(f"{1000 * medians[name]:,.0f} ms" for name in times), f"**{ratio:.2f}**", str(len(peers))]
-    return "| " + " | ".join(cells) + " |"
-
-
-def machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    cpu = f"{found.get('model name', platform.processor())} family {found.get('cpu family')} model {found.get('model')}"
-    return f"{cpu}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+    milliseconds = (f"{1000 * medians[name]:,.0f} ms" for name in times)
+    return table_row(title, *milliseconds, f"**{ratio:.2f}**", str(len(peers)))
 
 
 def main() -> None:
@@ -158,7 +151,8 @@ def main() -> None:
     heading = [
         "# The network's speed",
         "",
-        f"{datetime.date.today()}, {machine()}, {versions}.",
+        f"{datetime.date.today()}, {cpu_name()}, {torch.get_num_threads()} threads, "
+        f"{torch.backends.cpu.get_cpu_capability()}, {versions}.",
         f"`python benchmarks/model.py{' --quick' if quick else ''}`, medians; interleaved in one process.",
         "",
         *(COMPUTED if computes_bf16("cpu") else EMULATED),

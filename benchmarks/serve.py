@@ -36,6 +36,7 @@ import torch
 from PIL import Image
 
 import vitrail
+from training.results import table_row
 from vitrail.data.loading.transforms import normalise
 from vitrail.inference.read_source import read_source
 from vitrail.weights.preprocessing import Preprocessing
@@ -67,14 +68,14 @@ def save_model(path: Path) -> None:
 def make_images(folder: Path, count: int) -> list[bytes]:
     """Blots of colour, 400 x 300 pixels, as JPEG."""
     generator = np.random.default_rng(0)
-    found = []
+    images = []
     for number in range(count):
         small = generator.integers(0, 256, (6, 8, 3), np.uint8)
         buffer = io.BytesIO()
         Image.fromarray(small).resize((400, 300), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
-        found.append(buffer.getvalue())
-        (folder / f"{number}.jpg").write_bytes(found[-1])
-    return found
+        images.append(buffer.getvalue())
+        (folder / f"{number}.jpg").write_bytes(images[-1])
+    return images
 
 
 # ---- the engine alone, in a process of its own
@@ -102,8 +103,8 @@ def engine(model: Path, folder: Path, number: int) -> None:
 
 def run_engine(model: Path, folder: Path, number: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--engine", str(model), str(folder), str(number)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return found
+    result: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return result
 
 
 # ---- the server and its clients
@@ -159,7 +160,7 @@ def load(port: int, images: list[bytes], answers: list[dict[str, Any]] | None, c
                 kind = {"Content-Type": "multipart/form-data; boundary=edge"}
                 connection.request("POST", f"/v1/predict?top={CLASSES}", bodies[place], kind)
                 response = connection.getresponse()
-                told = response.read()
+                body = response.read()
             except OSError:
                 with lock:
                     tally.lost += 1
@@ -170,7 +171,7 @@ def load(port: int, images: list[bytes], answers: list[dict[str, Any]] | None, c
                 if response.status == 200:
                     tally.seconds.append(time.perf_counter() - started)
                     if answers is not None:
-                        tally.wrong += not same(json.loads(told)["results"][0], answers[place])
+                        tally.wrong += not same(json.loads(body)["results"][0], answers[place])
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     started = time.perf_counter()
@@ -182,23 +183,23 @@ def load(port: int, images: list[bytes], answers: list[dict[str, Any]] | None, c
     return tally
 
 
-def same(told: dict[str, Any], expected: dict[str, Any]) -> bool:
-    ours, theirs = ({one["label"]: one["probability"] for one in answer["top"]} for answer in (told, expected))
+def same(answer: dict[str, Any], expected: dict[str, Any]) -> bool:
+    ours, theirs = ({one["label"]: one["probability"] for one in each["top"]} for each in (answer, expected))
     return ours.keys() == theirs.keys() and all(abs(ours[label] - theirs[label]) < CLOSE for label in ours)
 
 
 def looks(port: int, images: list[bytes], number: int) -> list[float]:
     """Seconds from sending a picture to holding the answer and every map of the last block, on an idle server."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    found = []
+    seconds = []
     for place in range(number):
         started = time.perf_counter()
         kind = {"Content-Type": "multipart/form-data; boundary=edge"}
         connection.request("POST", "/v1/look", body_of(images[place % len(images)]), kind)
         response = connection.getresponse()
         assert response.status == 200 and response.read()
-        found.append(time.perf_counter() - started)
-    return found
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 # ---- all of it
@@ -206,22 +207,6 @@ def looks(port: int, images: list[bytes], number: int) -> list[float]:
 
 def percentile(values: list[float], share: float) -> float:
     return float(np.quantile(values, share)) if values else float("nan")
-
-
-def row(name: str, tally: Tally) -> str:
-    answered = tally.statuses[200]
-    others = sum(tally.statuses.values()) - answered - tally.statuses[503]
-    cells = [
-        name,
-        f"{sum(tally.statuses.values()) + tally.lost:,}",
-        f"{answered / tally.whole:.1f}",
-        f"{1000 * percentile(tally.seconds, 0.5):,.0f} ms",
-        f"{1000 * percentile(tally.seconds, 0.99):,.0f} ms",
-        f"{tally.statuses[503]:,}",
-        f"{tally.lost + others:,}",
-        f"{tally.wrong:,}",
-    ]
-    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -305,6 +290,14 @@ def table(
         f"all maps of the last block. A forward pass of one picture takes {1000 * forward:.0f} ms; twice that and "
         f"100 ms are {1000 * (2 * forward + 0.1):.0f} ms.",
     ]
+
+
+def row(name: str, tally: Tally) -> str:
+    answered, refused, all_answers = tally.statuses[200], tally.statuses[503], sum(tally.statuses.values())
+    failed = tally.lost + all_answers - answered - refused
+    times = (f"{1000 * percentile(tally.seconds, share):,.0f} ms" for share in (0.5, 0.99))
+    counts = (f"{count:,}" for count in (refused, failed, tally.wrong))
+    return table_row(name, f"{all_answers + tally.lost:,}", f"{answered / tally.whole:.1f}", *times, *counts)
 
 
 if __name__ == "__main__":

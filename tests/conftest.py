@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 # Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
-# Before torch is imported, which reads it once.
-os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # before torch, which reads it once
 
 import hypothesis
 import pytest
 import torch
 
+from benchmarks.peers.process import let_torchvision_import
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
 
 pytest_plugins = ["tests.image_files"]  # image files of every kind, whole and broken, for the tests of several rooms
-
-
-def let_torchvision_import() -> None:
-    """timm and transformers import torchvision, whose registry build is linked against CUDA and so finds no operators
-    beside a CPU build of torch; its import then fails on the two that it describes without asking for them.
-    Nothing here runs those operators, so their names are enough."""
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or spec.origin is None:
-        return
-    try:
-        torch.ops.load_library(Path(spec.origin).with_name("_C.so"))
-    except OSError:
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
 
 let_torchvision_import()
 

@@ -95,7 +95,7 @@ MOST_FILES = 15  # in a folder
 TWICE: frozenset[str] = frozenset()  # file names that may occur twice
 TASK_NAMES_OUTSIDE = 15  # lines that quote a task's name outside tasks/
 MANY_PARAMETERS, FUNCTIONS_WITH_MANY = 7, 5  # at most 5 functions have more than 7 parameters
-LONGEST, LONG_FUNCTIONS = 60, 1  # the goal is no function longer than 60 lines
+LONGEST, LONG_FUNCTIONS = 60, 0  # no function is longer than 60 lines
 BLOCK_LOOPS = {"model/encoder.py"}  # files that may iterate over an encoder's blocks
 BLOCK_NUMBERS = {"explanation/output/map_png.py"}  # here `.blocks` are the numbers of the chosen ones, no modules
 

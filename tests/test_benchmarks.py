@@ -51,14 +51,14 @@ def test_every_contender_runs_in_every_precision_of_this_cpu(
 def test_ours_and_the_peers_are_told_the_same_precision(
     throughput: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, precision: str
 ) -> None:
-    told: dict[str, list[str]] = {}
+    options_of: dict[str, list[str]] = {}
 
     def run_peer(module: str, options: list[object], work: Path) -> dict[str, float]:
-        told[module] = [str(option) for option in options]
+        options_of[module] = [str(option) for option in options]
         return {}
 
     def step_ends(command: Any, data: Path, folder: Path, options: list[object], last: int) -> dict[int, float]:
-        told[folder.name] = [Settings.read(Path(str(options[1]))).train.precision]
+        options_of[folder.name] = [Settings.read(Path(str(options[1]))).train.precision]
         return {1: 1.0, 6: 2.0, last: 3.0}
 
     monkeypatch.setattr(throughput, "run_peer", run_peer)
@@ -66,12 +66,12 @@ def test_ours_and_the_peers_are_told_the_same_precision(
     monkeypatch.setattr(throughput, "dataset", lambda work, kind: tmp_path)
     monkeypatch.setattr(throughput, "count_images", lambda folder: 1000)
     monkeypatch.setattr(throughput, "new_folder", lambda work, name: work / name)
-    asked = arguments(throughput, "--precision", precision)
-    asked.work, asked.vitrail = tmp_path, ["vitrail"]
-    for measure in throughput.contenders("flowers", asked).values():
+    given = arguments(throughput, "--precision", precision)
+    given.work, given.vitrail = tmp_path, ["vitrail"]
+    for measure in throughput.contenders("flowers", given).values():
         measure()
-    assert len(told) == len(throughput.OURS) + len(throughput.PEERS)
-    for name, words in told.items():
+    assert len(options_of) == len(throughput.OURS) + len(throughput.PEERS)
+    for name, words in options_of.items():
         assert precision == (words[0] if name.startswith("throughput-") else words[words.index("--precision") + 1])
 
 

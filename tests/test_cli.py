@@ -158,18 +158,18 @@ def test_both_ways_to_start_it(command: list[str]) -> None:
 
 
 def test_convert_hands_on_what_was_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    asked: list[object] = []
+    calls: list[object] = []
 
     class Written:
         notes = ("the head is new",)
 
     def convert(*positional: object, **named: object) -> Written:
-        asked.extend([positional, named])
+        calls.extend([positional, named])
         return Written()
 
     monkeypatch.setattr("vitrail.commands.convert.convert", convert)
     assert main(["convert", "in.pth", "out.safetensors", "--classes", "3", "--image-size", "96x64"]) == 0
-    assert asked == [("in.pth", "out.safetensors"), {"to": "vitrail", "classes": 3, "image_size": (96, 64)}]
+    assert calls == [("in.pth", "out.safetensors"), {"to": "vitrail", "classes": 3, "image_size": (96, 64)}]
     assert capsys.readouterr().out == "wrote out.safetensors\n  the head is new\n"
 
 

@@ -47,9 +47,9 @@ class Block:
 
 def blocks(document: Path) -> Iterator[Block]:
     text = document.read_text(encoding="utf-8")
-    for found in re.finditer(r"^(<!-- not run: .+ -->\n)?```(sh|console|python)\n(.*?)^```$", text, re.M | re.S):
-        if found[1] is None:
-            yield Block(document, text[: found.start()].count("\n") + 1, found[2], found[3])
+    for match in re.finditer(r"^(<!-- not run: .+ -->\n)?```(sh|console|python)\n(.*?)^```$", text, re.M | re.S):
+        if match[1] is None:
+            yield Block(document, text[: match.start()].count("\n") + 1, match[2], match[3])
 
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:

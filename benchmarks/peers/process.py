@@ -13,8 +13,9 @@ import torch
 
 
 def let_torchvision_import() -> None:
-    """timm and transformers import torchvision, whose registry build finds no operators beside a CPU build of torch;
-    nothing here runs them, so their names are enough. As tests/conftest.py does it."""
+    """timm and transformers import torchvision, whose registry build is linked against CUDA and so finds no operators
+    beside a CPU build of torch; its import then fails on the two that it describes without asking for them.
+    Nothing here runs those operators, so their names are enough. The tests use it too."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,14 +14,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 from peers.pictures import labelled_files, random_flip, random_resized_crop
-from peers.process import keep_large_blocks, let_torchvision_import, report, since_start
+from peers.process import keep_large_blocks, let_torchvision_import, report
+from peers.timed_training import decay_groups, speed, train_for
 from peers.trivial import trivial
 
 let_torchvision_import()
 
 import timm  # noqa: E402
 
-WARMUP, SMOOTHING, DECAY, MOMENTUM = 0.05, 0.1, 5e-4, 0.9
+SMOOTHING, DECAY, MOMENTUM = 0.1, 5e-4, 0.9
 STORED = 160  # pixels a side at which pictures are kept in memory, if they are not smaller
 TESTED = (128, 160)
 
@@ -62,52 +61,21 @@ def batches(count: int, size: int) -> Iterator[list[int]]:
             yield order[start : start + size]
 
 
-def rate(progress: float) -> float:
-    """The part of the peak learning rate at this part of the time."""
-    if progress < WARMUP:
-        return (progress + 1e-3) / (WARMUP + 1e-3)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARMUP) / (1 - WARMUP))))
+def train(
+    model: nn.Module, pictures: list[Image.Image], labels: Tensor, mean: Tensor, std: Tensor, given: argparse.Namespace
+) -> dict[str, float]:
+    groups = decay_groups(model, DECAY)
+    optimizer = torch.optim.SGD(groups, lr=given.lr, momentum=MOMENTUM, nesterov=True)
+    order = batches(len(pictures), min(given.batch_size, len(pictures)))
 
-
-def optimizer_of(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]  # norms and biases are not pulled towards zero
-    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM, nesterov=True)
-
-
-def train(model: nn.Module, part: Path, given: argparse.Namespace) -> dict[str, object]:
-    pictures, labels = load(part)
-    mean, std = statistics(pictures)
-    optimizer = optimizer_of(model, given.lr)
-    begin, budget = since_start(), 60 * given.minutes
-    start, steps, seconds, told = time.perf_counter(), 0, 0.0, 0.0
-    for chosen in batches(len(pictures), min(given.batch_size, len(pictures))):
-        seconds = time.perf_counter() - start
-        if steps and begin + seconds + 0.5 * seconds / steps > budget:  # the nearest whole step to the end
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = given.lr * rate(seconds / max(1e-9, budget - begin))
+    def batch_loss() -> Tensor:
+        chosen = next(order)
         images = [random_flip(random_resized_crop(pictures[i], given.size, given.crop)) for i in chosen]
         if given.changes:
             images = [trivial(image) for image in images]
-        loss = F.cross_entropy(model(stack(images, mean, std)), labels[chosen], label_smoothing=SMOOTHING)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        steps += 1
-        if seconds - told > 30:
-            told = seconds
-            print(f"{begin + seconds:.0f} s, step {steps}, loss {loss.item():.3f}", flush=True)
-    seen = steps * given.batch_size
-    return {
-        "mean": mean,
-        "std": std,
-        "train_images": len(pictures),
-        "steps": steps,
-        "epochs": seen / len(pictures),
-        "images_per_second": seen / seconds,
-    }
+        return F.cross_entropy(model(stack(images, mean, std)), labels[chosen], label_smoothing=SMOOTHING)
+
+    return speed(*train_for(given.minutes, optimizer, batch_loss), given.batch_size, len(pictures))
 
 
 @torch.inference_mode()
@@ -138,12 +106,13 @@ def main() -> None:
     _, classes = labelled_files(given.data / "train")
     model = timm.create_model("resnet18", pretrained=False, num_classes=len(classes))
     model = model.to(memory_format=torch.channels_last).train()
-    told = train(model, given.data / "train", given)
-    mean, std = told.pop("mean"), told.pop("std")
-    test, labels = load(given.data / "test")
+    pictures, labels = load(given.data / "train")
+    mean, std = statistics(pictures)
+    training = train(model, pictures, labels, mean, std, given)
+    test, truth = load(given.data / "test")
     model.eval()
-    found = {size: accuracy(model, test, labels, size, mean, std) for size in TESTED}
-    report(**told, accuracy=found, test_images=len(test))
+    accuracies = {size: accuracy(model, test, truth, size, mean, std) for size in TESTED}
+    report(**training, accuracy=accuracies, train_images=len(pictures), test_images=len(test))
 
 
 if __name__ == "__main__":

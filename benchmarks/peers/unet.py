@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +16,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from peers.process import keep_large_blocks, report, since_start
+from peers.process import keep_large_blocks, report
+from peers.timed_training import decay_groups, shuffled_batches, speed, train_for
 
-WARMUP, DECAY = 0.05, 0.01
+DECAY = 0.01
 SCALES = (0.75, 1.5)  # of the pictures before a crop is cut out
 JITTER = 0.3  # of brightness, contrast and colour
 LEVELS = 5  # the finest with `--width` channels, each below with twice as many
@@ -102,62 +102,22 @@ def example(picture: Tensor, mask: Tensor, size: tuple[int, int]) -> tuple[Tenso
 # ---- training
 
 
-def rate(progress: float) -> float:
-    """The part of the peak learning rate at this part of the time."""
-    if progress < WARMUP:
-        return (progress + 1e-3) / (WARMUP + 1e-3)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARMUP) / (1 - WARMUP))))
-
-
-def optimizer_of(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    kernels = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]  # norms and biases are not pulled towards zero
-    groups = [{"params": kernels, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, fused=True)
-
-
-def train(
-    model: nn.Module,
-    pictures: list[Tensor],
-    masks: list[Tensor],
-    *,
-    minutes: float,
-    size: tuple[int, int],
-    batch: int,
-    lr: float,
-) -> dict[str, float]:
-    """Until so many minutes after the process was started."""
-    optimizer = optimizer_of(model, lr)
-    begin, budget = since_start(), 60 * minutes
-    start, steps, seconds, told = time.perf_counter(), 0, 0.0, 0.0
-    order: list[int] = []
+def train(model: nn.Module, pictures: list[Tensor], masks: list[Tensor], given: argparse.Namespace) -> dict[str, float]:
+    optimizer = torch.optim.AdamW(decay_groups(model, DECAY), lr=given.lr, fused=True)
+    order, size = shuffled_batches(len(pictures), given.batch_size), (given.height, given.across)
     model.train()
-    while True:
-        seconds = time.perf_counter() - start
-        if steps and begin + seconds + 0.5 * seconds / steps > budget:  # the nearest whole step to the end
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = lr * rate(seconds / max(1e-9, budget - begin))
-        while len(order) < batch:
-            order += random.sample(range(len(pictures)), len(pictures))
-        chosen, order = order[:batch], order[batch:]
-        drawn = [example(pictures[i], masks[i], size) for i in chosen]
-        logits = model(normalised(torch.stack([picture for picture, _ in drawn])))
-        loss = F.cross_entropy(logits, torch.stack([truth for _, truth in drawn]), ignore_index=IGNORE)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        steps += 1
-        if seconds - told > 30:
-            told = seconds
-            print(f"{begin + seconds:.0f} s, step {steps}, loss {loss.item():.3f}", flush=True)
-    seen = steps * batch
-    return {"steps": steps, "epochs": seen / len(pictures), "images_per_second": seen / seconds}
+
+    def batch_loss() -> Tensor:
+        examples = [example(pictures[i], masks[i], size) for i in next(order)]
+        logits = model(normalised(torch.stack([picture for picture, _ in examples])))
+        return F.cross_entropy(logits, torch.stack([truth for _, truth in examples]), ignore_index=IGNORE)
+
+    return speed(*train_for(given.minutes, optimizer, batch_loss), given.batch_size, len(pictures))
 
 
 @torch.inference_mode()
 def confusion(model: nn.Module, pictures: list[Tensor], masks: list[Tensor], classes: int) -> Tensor:
-    """(K, K) pixels of the class of the row that were told to be of the class of the column, pictures whole."""
+    """(K, K) pixels of the row's class that the model gave the column's class, pictures whole."""
     model.eval()
     total = torch.zeros(classes * classes, dtype=torch.int64)
     for picture, mask in zip(pictures, masks, strict=True):
@@ -192,12 +152,11 @@ def main() -> None:
     torch.manual_seed(given.seed)
     model = UNet(given.classes, given.width).to(memory_format=torch.channels_last)
     pictures, masks = load(given.data / "train", given.ignore)
-    size = given.height, given.across
-    told = train(model, pictures, masks, minutes=given.minutes, size=size, batch=given.batch_size, lr=given.lr)
+    training = train(model, pictures, masks, given)
     test = load(given.data / "test", given.ignore)
-    found = scores(confusion(model, *test, given.classes))
+    metrics = scores(confusion(model, *test, given.classes))
     parameters = sum(p.numel() for p in model.parameters())
-    report(**told, **found, parameters=parameters, train_images=len(pictures), test_images=len(test[0]))
+    report(**training, **metrics, parameters=parameters, train_images=len(pictures), test_images=len(test[0]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -18,17 +17,17 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from peers.process import keep_large_blocks, let_torchvision_import, report, since_start
+from peers.process import keep_large_blocks, let_torchvision_import, report
+from peers.timed_training import shuffled_batches, speed, train_for
 
-WARMUP, DECAY = 0.05, 1e-4
+DECAY, CLIP = 1e-4, 0.1  # DETR's
 SMALLEST = 0.5  # part of a picture's area that a crop keeps at least
-TOLD = 30  # seconds between lines
 
 Example = tuple[Tensor, Tensor, Tensor]  # picture (3, H, W) bytes, boxes (n, 4) in its pixels, classes (n,)
 
 
 def load(root: Path, part: str, labels: list[str]) -> list[Example]:
-    found = []
+    examples = []
     for name in (root / "ImageSets" / "Main" / f"{part}.txt").read_text().split():
         with Image.open(next((root / "JPEGImages").glob(f"{name}.*"))) as file:
             picture = torch.from_numpy(np.array(file.convert("RGB"))).permute(2, 0, 1).contiguous()
@@ -41,8 +40,8 @@ def load(root: Path, part: str, labels: list[str]) -> list[Example]:
                     labels.append(label)
                 boxes.append(sides)
                 classes.append(labels.index(label))
-        found.append((picture, torch.tensor(boxes).reshape(-1, 4), torch.tensor(classes, dtype=torch.int64)))
-    return found
+        examples.append((picture, torch.tensor(boxes).reshape(-1, 4), torch.tensor(classes, dtype=torch.int64)))
+    return examples
 
 
 def augmented(example: Example, size: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -70,41 +69,18 @@ def normalised(pictures: Tensor) -> Tensor:
     return (pictures / 255 - 0.5) / 0.25
 
 
-def rate(progress: float) -> float:
-    if progress < WARMUP:
-        return (progress + 1e-3) / (WARMUP + 1e-3)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARMUP) / (1 - WARMUP))))
-
-
 def train(model: torch.nn.Module, examples: list[Example], given: argparse.Namespace) -> dict[str, float]:
-    """Until so many minutes after the process was started."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=given.lr, weight_decay=DECAY, fused=True)
-    begin, budget, size = since_start(), 60 * given.minutes, (given.height, given.across)
-    start, steps, seconds, told = time.perf_counter(), 0, 0.0, 0.0
-    order: list[int] = []
+    order, size = shuffled_batches(len(examples), given.batch_size), (given.height, given.across)
     model.train()
-    while True:
-        seconds = time.perf_counter() - start
-        if steps and begin + seconds + 0.5 * seconds / steps > budget:
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = given.lr * rate(seconds / max(1e-9, budget - begin))
-        while len(order) < given.batch_size:
-            order += random.sample(range(len(examples)), len(examples))
-        chosen, order = order[: given.batch_size], order[given.batch_size :]
-        drawn = [augmented(examples[i], size) for i in chosen]
-        labels = [label for _, label in drawn]
-        loss = model(normalised(torch.stack([picture for picture, _ in drawn])), labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # DETR's
-        optimizer.step()
-        steps += 1
-        if seconds - told > TOLD:
-            told = seconds
-            print(f"{begin + seconds:.0f} s, step {steps}, loss {loss.item():.3f}", flush=True)
-    seen = steps * given.batch_size
-    return {"steps": steps, "epochs": seen / len(examples), "images_per_second": seen / seconds}
+
+    def batch_loss() -> Tensor:
+        batch = [augmented(examples[i], size) for i in next(order)]
+        labels = [label for _, label in batch]
+        return model(normalised(torch.stack([picture for picture, _ in batch])), labels=labels).loss
+
+    timing = train_for(given.minutes, optimizer, batch_loss, clip=CLIP)
+    return speed(*timing, given.batch_size, len(examples))
 
 
 @torch.inference_mode()
@@ -124,11 +100,11 @@ def measured(model: torch.nn.Module, examples: list[Example], classes: int, size
             )
             annotations[-1] |= {"area": sides[2] * sides[3], "iscrowd": 0}
         seen = F.interpolate(picture[None].float(), size, mode="bilinear", antialias=True)
-        told = model(normalised(seen))
-        scores = told.logits[0].softmax(-1)[:, :-1]
+        output = model(normalised(seen))
+        scores = output.logits[0].softmax(-1)[:, :-1]
         for score, place in zip(*scores.flatten().topk(min(100, scores.numel())), strict=True):
             query, label = divmod(int(place), classes)
-            x, y, w, h = (told.pred_boxes[0, query] * torch.tensor([width, height, width, height])).tolist()
+            x, y, w, h = (output.pred_boxes[0, query] * torch.tensor([width, height, width, height])).tolist()
             results.append({"image_id": number, "category_id": label + 1, "bbox": [x - w / 2, y - h / 2, w, h]})
             results[-1]["score"] = float(score)
     categories = [{"id": k + 1, "name": str(k)} for k in range(classes)]
@@ -168,10 +144,10 @@ def main() -> None:
         num_labels=len(labels),
     )
     model = YolosForObjectDetection(config)
-    told = train(model, examples, given)
+    training = train(model, examples, given)
     test = load(given.data, "test", labels)
     parameters = sum(p.numel() for p in model.parameters())
-    report(**told, **measured(model, test, len(labels), size), parameters=parameters, test_images=len(test))
+    report(**training, **measured(model, test, len(labels), size), parameters=parameters, test_images=len(test))
 
 
 if __name__ == "__main__":

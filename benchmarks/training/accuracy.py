@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
     trained = vitrail_train(
         vitrail, data, new_folder(arguments.work, name), ["--minutes", f"{arguments.minutes:g}", *seed]
     )
-    told = vitrail_evaluate(vitrail, trained.folder / "model.safetensors", data)
-    accuracy, images = float(told["metrics"]["accuracy"]), count_images(data / "test")
+    results = vitrail_evaluate(vitrail, trained.folder / "model.safetensors", data)
+    accuracy, images = float(results["metrics"]["accuracy"]), count_images(data / "test")
     speed = statistics.median(row["images_per_second"] for row in trained.rows)
     minutes = trained.seconds / 60
     rest = "" if arguments.seed is None else f", seed {arguments.seed}"

@@ -103,10 +103,10 @@ def _idx(path: Path) -> np.ndarray:
 
 
 def _only(folder: Path, name: str) -> Path:
-    found = sorted(folder.rglob(name))
-    if not found:
+    files = sorted(folder.rglob(name))
+    if not files:
         raise SystemExit(f"there is no {name} in {folder}")
-    return found[0]
+    return files[0]
 
 
 def _debian_package(name: str, downloads: Path) -> Path:

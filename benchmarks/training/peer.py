@@ -28,12 +28,12 @@ def run(arguments: argparse.Namespace) -> None:
     options = ["--data", data, "--minutes", arguments.minutes, "--size", arguments.size, "--lr", lr]
     options += ["--batch-size", arguments.batch_size, "--seed", arguments.seed]
     options += ["--crop", arguments.crop, *["--changes"] * arguments.changes]
-    told = run_peer("resnet", options, arguments.work)
-    images = told["test_images"]
-    size, accuracy = max(told["accuracy"].items(), key=lambda pair: pair[1])
-    others = ", ".join(f"{100 * value:.2f} % at {key} px" for key, value in told["accuracy"].items())
+    results = run_peer("resnet", options, arguments.work)
+    images = results["test_images"]
+    size, accuracy = max(results["accuracy"].items(), key=lambda pair: pair[1])
+    others = ", ".join(f"{100 * value:.2f} % at {key} px" for key, value in results["accuracy"].items())
     lines = [
-        f"timm `resnet18` from scratch on all {told['train_images']:,} training photos (vitrail holds a tenth out),",
+        f"timm `resnet18` from scratch on all {results['train_images']:,} training photos (vitrail holds a tenth out),",
         f"float32, channels last, glibc told to keep large blocks; {arguments.size} px, batch {arguments.batch_size},",
         f"SGD with Nesterov momentum, peak lr {lr:g}, weight decay 5e-4, smoothing 0.1, 5 % warm-up, cosine to 0 at",
         f"the end of the time; random resized crops ({arguments.crop:g} to 1), flips"
@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
         "",
         "| test accuracy (95 % interval) | at | test images | wall time | images/s | epochs |",
         "|---|---|---|---|---|---|",
-        f"| {percent(accuracy, images)} | {size} px | {images:,} | {told['wall'] / 60:.1f} min "
-        f"| {told['images_per_second']:,.0f} | {told['epochs']:.1f} |",
+        f"| {percent(accuracy, images)} | {size} px | {images:,} | {results['wall'] / 60:.1f} min "
+        f"| {results['images_per_second']:,.0f} | {results['epochs']:.1f} |",
     ]
     recipe = "crops and flips" + " and TrivialAugment" * arguments.changes
     title = f"Peer: ResNet-18 on {arguments.name}, {arguments.minutes:g} minutes, {recipe}"

@@ -49,13 +49,23 @@ def _without_places(words: Sequence[str]) -> list[str]:
     return [word for n, word in enumerate(words) if n not in places and n - 1 not in places]
 
 
-def machine() -> str:
+def table_row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def cpu_name() -> str:
+    """With family and model: hypervisors often hide the name."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    cpu = f"{found.get('model name', platform.processor())} family {found.get('cpu family')} model {found.get('model')}"
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return (
+        f"{facts.get('model name', platform.processor())} family {facts.get('cpu family')} model {facts.get('model')}"
+    )
+
+
+def machine() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = os.environ.get("OMP_NUM_THREADS")
-    return f"{cpu}, {cores} cores" + (f", OMP_NUM_THREADS={threads}" if threads else "")
+    return f"{cpu_name()}, {cores} cores" + (f", OMP_NUM_THREADS={threads}" if threads else "")
 
 
 def interval(accuracy: float, images: int) -> tuple[float, float]:

@@ -16,11 +16,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -37,7 +35,6 @@ from vitrail.serving.served_model import ServedModel
 from vitrail.serving.server import bind_socket, limits_from_options, print_address
 from vitrail.weights.checkpoint import Checkpoint
 
-T = TypeVar("T")
 SECONDS = 120  # for anything at all, on a machine with much else to do
 
 
@@ -53,9 +50,9 @@ class Answer:
 
     @property
     def error(self) -> str:
-        told = self.json
-        assert list(told) == ["error"], told
-        return told["error"]
+        value = self.json
+        assert list(value) == ["error"], value
+        return value["error"]
 
 
 class Client:
@@ -78,9 +75,13 @@ class Client:
         headers: dict[str, str] | None = None,
         connection: http.client.HTTPConnection | None = None,
     ) -> Answer:
+        return self.exchange(method, path, body, headers or {}, connection)
+
+    def exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str], connection: Any) -> Answer:
+        """One request and its answer, over the connection if one is given, else over a new one."""
         own = connection or self.connection()
         try:
-            own.request(method, path, body, headers or {})
+            own.request(method, path, body, headers)
             response = own.getresponse()
             return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         finally:
@@ -120,9 +121,9 @@ class Server(Client):
         self.said: list[str] = []  # on standard error
         threading.Thread(target=self._listen, daemon=True).start()
         self.line = self.process.stdout.readline().rstrip("\n")
-        found = re.search(r"http://\S+", self.line)
-        assert found, f"no address: {self.line!r} {self.said}"
-        self.address = found[0]
+        match = re.search(r"http://\S+", self.line)
+        assert match, f"no address: {self.line!r} {self.said}"
+        self.address = match[0]
         parts = urlsplit(self.address)
         assert parts.hostname is not None and parts.port is not None
         self.host, self.port = parts.hostname, parts.port
@@ -196,17 +197,10 @@ class AppClient(Client):
             AppClient.loop = asyncio.new_event_loop()
             threading.Thread(target=AppClient.loop.run_forever, daemon=True).start()
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-        connection: http.client.HTTPConnection | None = None,
-    ) -> Answer:
+    def exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str], connection: Any) -> Answer:
         parts = urlsplit(path)
         length = {"content-length": str(len(body))} if body else {}
-        names = {"host": "localhost", **length, **{name.lower(): value for name, value in (headers or {}).items()}}
+        names = {"host": "localhost", **length, **{name.lower(): value for name, value in headers.items()}}
         scope = {
             "type": "http",
             "method": method,
@@ -245,12 +239,6 @@ def create(
     runner = JobRunner(served, served.limits)
     files = read_samples("", samples) if samples is not None else []
     return runner, create_app(runner, access or AccessPolicy(), files)
-
-
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """In a thread, since the browser of other tests keeps an event loop in this one."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
 
 
 def form(*images: bytes, name: str = "image", filename: str = "photo.jpg") -> tuple[bytes, str]:

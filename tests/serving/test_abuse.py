@@ -25,11 +25,18 @@ def png(width: int, height: int, data: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
+def post_head(length: str) -> bytes:
+    """The head of a request with a form, down to the empty line. length: the header that says how long the body is."""
+    kind = form()[1]
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{length}\r\n\r\n"
+    return head.encode()
+
+
 def read_all(connection: object) -> bytes:
-    found = b""
+    answer = b""
     while part := connection.recv(65536):  # type: ignore[attr-defined]
-        found += part
-    return found
+        answer += part
+    return answer
 
 
 # ---- pictures
@@ -37,31 +44,31 @@ def read_all(connection: object) -> bytes:
 
 def test_a_bomb_is_refused_by_its_header(server: Server) -> None:
     bomb = png(50_000, 50_000, zlib.compress(b"\0" * 1_000_000))
-    told = server.send("/v1/predict", bomb)
-    assert (told.status, "pixels: make it smaller first" in told.error) == (422, True)
+    response = server.send("/v1/predict", bomb)
+    assert (response.status, "pixels: make it smaller first" in response.error) == (422, True)
     slightly = png(2001, 2000, zlib.compress(b"\0" * 100))
     assert "more than 4,000,000" in server.send("/v1/predict", slightly).error
 
 
 @pytest.mark.parametrize("size", [(1, 100_000), (100_000, 1), (4, 60_000)])
 def test_a_strip_is_refused_before_it_is_blown_up(server: Server, size: tuple[int, int]) -> None:
-    told = server.send("/v1/predict", picture(size=size))
-    assert (told.status, "strip" in told.error) == (422, True)
+    response = server.send("/v1/predict", picture(size=size))
+    assert (response.status, "strip" in response.error) == (422, True)
 
 
 def test_a_jpeg_of_too_many_scans_is_refused(server: Server) -> None:
     data = picture(form="JPEG", progressive=True)
     scans = data[data.rindex(b"\xff\xda") : -2]
-    told = server.send("/v1/predict", data[:-2] + scans * 300 + b"\xff\xd9")
-    assert (told.status, "scans" in told.error) == (422, True)
+    response = server.send("/v1/predict", data[:-2] + scans * 300 + b"\xff\xd9")
+    assert (response.status, "scans" in response.error) == (422, True)
 
 
 def test_an_array_that_lies_about_its_size_is_refused(server: Server) -> None:
     buffer = io.BytesIO()
     np.save(buffer, np.zeros((8, 8, 3), np.uint8))
     assert server.send("/v1/predict", buffer.getvalue()).status == 200
-    told = server.send("/v1/predict", buffer.getvalue().replace(b"(8, 8, 3)", b"(8000, 80, 3)"))
-    assert (told.status, "truncated" in told.error) == (422, True)
+    response = server.send("/v1/predict", buffer.getvalue().replace(b"(8, 8, 3)", b"(8000, 80, 3)"))
+    assert (response.status, "truncated" in response.error) == (422, True)
     pickled = io.BytesIO()
     np.save(pickled, np.array([[print]], dtype=object), allow_pickle=True)
     assert server.send("/v1/predict", pickled.getvalue()).status == 422
@@ -71,9 +78,9 @@ def test_an_array_that_lies_about_its_size_is_refused(server: Server) -> None:
     "data", [b"", b"\0" * 5000, b"<svg onload=alert(1)>", b"%!PS-Adobe EPSF", b"GIF89a", b"\xff\xd8\xff"]
 )
 def test_what_is_no_image_is_refused(server: Server, data: bytes) -> None:
-    told = server.send("/v1/look", data)
-    assert told.status == 422
-    assert told.error.startswith("the image ")
+    response = server.send("/v1/look", data)
+    assert response.status == 422
+    assert response.error.startswith("the image ")
 
 
 # ---- bodies
@@ -89,22 +96,14 @@ def impatient(model_file: Path) -> Iterator[ThreadServer]:
 
 def test_too_many_bytes_are_refused_before_they_are_read(server: Server) -> None:
     with server.socket() as connection:
-        kind = form()[1]
-        connection.sendall(
-            f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: 4000000000\r\n\r\n".encode()
-        )
-        told = read_all(connection)
-    assert told.startswith(b"HTTP/1.1 413 ") and b"connection: close" in told
+        connection.sendall(post_head("Content-Length: 4000000000"))
+        response = read_all(connection)
+    assert response.startswith(b"HTTP/1.1 413 ") and b"connection: close" in response
 
 
 def test_too_many_bytes_without_a_length_are_refused(server: Server) -> None:
     with server.socket() as connection:
-        kind = form()[1]
-        connection.sendall(
-            f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-            f"Transfer-Encoding: chunked\r\n\r\n".encode()
-        )
+        connection.sendall(post_head("Transfer-Encoding: chunked"))
         chunk = b"%x\r\n" % 65536 + b"x" * 65536 + b"\r\n"
         try:
             for _ in range(200):
@@ -123,15 +122,11 @@ def test_too_many_images_are_refused(server: Server) -> None:
 
 
 def test_a_body_that_comes_too_slowly_is_refused(impatient: ThreadServer) -> None:
-    body, kind = form(picture())
+    body, _ = form(picture())
     with impatient.socket() as connection:
-        connection.sendall(
-            f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n".encode()
-            + body[:50]
-        )
-        told = read_all(connection)
-    assert told.startswith(b"HTTP/1.1 408 ") and b"too slowly" in told
+        connection.sendall(post_head(f"Content-Length: {len(body)}") + body[:50])
+        response = read_all(connection)
+    assert response.startswith(b"HTTP/1.1 408 ") and b"too slowly" in response
 
 
 @pytest.mark.parametrize("start", [b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-"])
@@ -149,6 +144,18 @@ def test_a_second_request_whose_headers_never_end(impatient: ThreadServer) -> No
             assert read_all(connection).startswith(b"HTTP/1.1 200 ")
 
 
+FORM, JSON = "multipart/form-data; boundary=edge", "application/json"
+BROKEN_JSON = [b"{", b"\xff\xfe", b"[" * 200_000, b"9" * 5000]
+OTHER_JSON = [
+    b"[]",
+    b'{"images": []}',
+    b'{"images": [1]}',
+    b'{"images": ["####"]}',
+    b'{"images": ["\xc3\xa9"]}',
+    b'{"images": [""], "paths": ["/etc/passwd"]}',
+]
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "status"),
     [
@@ -156,33 +163,25 @@ def test_a_second_request_whose_headers_never_end(impatient: ThreadServer) -> No
         ("", b"x", 415),
         ("image/jpeg", picture(form="JPEG"), 415),
         ("multipart/form-data", b"x", 400),
-        ("multipart/form-data; boundary=edge", b"x", 400),
-        ("multipart/form-data; boundary=edge", b"--edge\r\n\r\nx\r\n--edge--\r\n", 400),
-        ("multipart/form-data; boundary=edge", b"--edge--\r\n", 422),
-        ("application/json", b"{", 400),
-        ("application/json", b"\xff\xfe", 400),
-        ("application/json", b"[" * 200_000, 400),
-        ("application/json", b"9" * 5000, 400),
-        ("application/json", b"[]", 422),
-        ("application/json", b'{"images": []}', 422),
-        ("application/json", b'{"images": [1]}', 422),
-        ("application/json", b'{"images": ["####"]}', 422),
-        ("application/json", b'{"images": ["\xc3\xa9"]}', 422),
-        ("application/json", b'{"images": [""], "paths": ["/etc/passwd"]}', 422),
+        (FORM, b"x", 400),
+        (FORM, b"--edge\r\n\r\nx\r\n--edge--\r\n", 400),
+        (FORM, b"--edge--\r\n", 422),
+        *((JSON, body, 400) for body in BROKEN_JSON),
+        *((JSON, body, 422) for body in OTHER_JSON),
     ],
 )
 def test_wrong_types_are_refused(server: Server, kind: str, body: bytes, status: int) -> None:
-    told = server.ask("POST", "/v1/predict", body, {"Content-Type": kind})
-    assert told.status == status, told.body
-    assert told.error
+    response = server.ask("POST", "/v1/predict", body, {"Content-Type": kind})
+    assert response.status == status, response.body
+    assert response.error
 
 
 def test_other_fields_and_texts_are_refused(server: Server) -> None:
     body, kind = form(picture(), name="picture")
     assert server.ask("POST", "/v1/predict", body, {"Content-Type": kind}).status == 422
     text = b'--edge\r\nContent-Disposition: form-data; name="image"\r\n\r\ntext\r\n--edge--\r\n'
-    told = server.ask("POST", "/v1/predict", text, {"Content-Type": "multipart/form-data; boundary=edge"})
-    assert told.status == 422
+    response = server.ask("POST", "/v1/predict", text, {"Content-Type": FORM})
+    assert response.status == 422
 
 
 def test_rubbish_instead_of_http(server: Server) -> None:
@@ -190,10 +189,10 @@ def test_rubbish_instead_of_http(server: Server) -> None:
         with server.socket() as connection:
             try:
                 connection.sendall(rubbish)
-                told = read_all(connection)
+                response = read_all(connection)
             except ConnectionResetError:
                 continue
-            assert told == b"" or told.startswith(b"HTTP/1.1 4"), told
+            assert response == b"" or response.startswith(b"HTTP/1.1 4"), response
     assert server.get("/healthz").status == 200
 
 
@@ -226,24 +225,24 @@ def test_a_refused_body_does_not_spoil_the_connection(server: Server) -> None:
     ],
 )
 def test_no_path_opens_a_file(server: Server, path: str) -> None:
-    told = server.get(path)
-    assert told.status == 404
-    assert told.error
+    response = server.get(path)
+    assert response.status == 404
+    assert response.error
 
 
 def test_addresses_that_nobody_knows_are_one_in_the_metrics(server: Server) -> None:
     for path in ('/"}', "/web/new", "/v1/samples/77", "/x\n"):
         server.get(path.replace("\n", "%0a"))
-    told = server.get("/metrics").body
-    assert b'path="/web/"' in told and b'path="other"' in told
-    assert b"/new" not in told and b"/77" not in told
+    response = server.get("/metrics").body
+    assert b'path="/web/"' in response and b'path="other"' in response
+    assert b"/new" not in response and b"/77" not in response
 
 
 def test_what_it_says_of_errors_is_small(server: Server) -> None:
-    told = server.send_json("/v1/predict", {"images": ["A" * 100_000]})
-    assert len(told.body) < 500
-    assert json.loads(told.body)
-    assert Path(__file__).parent.as_posix() not in told.body.decode()
+    response = server.send_json("/v1/predict", {"images": ["A" * 100_000]})
+    assert len(response.body) < 500
+    assert json.loads(response.body)
+    assert Path(__file__).parent.as_posix() not in response.body.decode()
 
 
 # ---- connections
@@ -253,12 +252,12 @@ def test_more_connections_than_there_are_places(server: Server) -> None:
     from vitrail.serving.limits import Limits
 
     with contextlib.ExitStack() as stack:
-        told = b""
+        response = b""
         for _ in range(Limits().connections + 8):
             connection = stack.enter_context(server.socket())
         with contextlib.suppress(ConnectionResetError):
-            told = read_all(connection)
-        assert told == b"" or told.startswith(b"HTTP/1.1 503 ")
+            response = read_all(connection)
+        assert response == b"" or response.startswith(b"HTTP/1.1 503 ")
     until(lambda: server.get("/healthz").status == 200)
 
 

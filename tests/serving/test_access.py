@@ -32,9 +32,9 @@ def test_the_address_carries_the_token_where_no_server_sees_it(guarded: ThreadSe
     "given", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"bearer{TOKEN}"]
 )
 def test_without_the_token_nothing_of_the_model_is_told(guarded: ThreadServer, path: str, given: str) -> None:
-    told = guarded.get(path, Authorization=given)
-    assert (told.status, told.headers["www-authenticate"]) == (401, "Bearer")
-    assert told.error
+    response = guarded.get(path, Authorization=given)
+    assert (response.status, response.headers["www-authenticate"]) == (401, "Bearer")
+    assert response.error
 
 
 def test_with_the_token(guarded: ThreadServer) -> None:
@@ -51,25 +51,29 @@ def test_what_needs_no_token(guarded: ThreadServer, path: str) -> None:
 
 
 def test_a_foreign_page_may_ask_if_it_was_allowed(guarded: ThreadServer) -> None:
-    asked = {"Origin": FRIEND, "Access-Control-Request-Method": "POST"}
-    told = guarded.ask("OPTIONS", "/v1/predict", headers=asked)
-    assert (told.status, told.headers["access-control-allow-origin"]) == (204, FRIEND)
-    assert "Authorization" in told.headers["access-control-allow-headers"]
-    told = guarded.get("/v1/model", Authorization=f"Bearer {TOKEN}", Origin=FRIEND)
-    assert (told.status, told.headers["access-control-allow-origin"], told.headers["vary"]) == (200, FRIEND, "Origin")
+    preflight = {"Origin": FRIEND, "Access-Control-Request-Method": "POST"}
+    response = guarded.ask("OPTIONS", "/v1/predict", headers=preflight)
+    assert (response.status, response.headers["access-control-allow-origin"]) == (204, FRIEND)
+    assert "Authorization" in response.headers["access-control-allow-headers"]
+    response = guarded.get("/v1/model", Authorization=f"Bearer {TOKEN}", Origin=FRIEND)
+    assert (response.status, response.headers["access-control-allow-origin"], response.headers["vary"]) == (
+        200,
+        FRIEND,
+        "Origin",
+    )
 
 
 def test_no_other_page_may(guarded: ThreadServer, server: Server) -> None:
     for origin in ("https://foe.example", "null", f"http://127.0.0.1:{guarded.port + 1}", "http://friend.example"):
-        told = guarded.get("/v1/model", Authorization=f"Bearer {TOKEN}", Origin=origin)
-        assert told.status == 403 and "access-control-allow-origin" not in told.headers
+        response = guarded.get("/v1/model", Authorization=f"Bearer {TOKEN}", Origin=origin)
+        assert response.status == 403 and "access-control-allow-origin" not in response.headers
     assert server.get("/v1/model", Origin=FRIEND).status == 403
     assert server.ask("OPTIONS", "/v1/predict", headers={"Origin": FRIEND}).status == 403
 
 
 def test_our_own_page_may(server: Server) -> None:
-    told = server.get("/v1/model", Origin=f"http://127.0.0.1:{server.port}")
-    assert told.status == 200 and "access-control-allow-origin" not in told.headers
+    response = server.get("/v1/model", Origin=f"http://127.0.0.1:{server.port}")
+    assert response.status == 200 and "access-control-allow-origin" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -81,8 +85,8 @@ def test_addresses_and_localhost_are_answered(server: Server, host: str) -> None
 
 @pytest.mark.parametrize("host", ["rebound.example", "localhost.foe.example", "127.0.0.1.foe.example", "", "::1]", "1"])
 def test_a_name_that_points_here_is_not(server: Server, host: str) -> None:
-    told = server.get("/v1/model", Host=host)
-    assert told.status in (400, 403)
+    response = server.get("/v1/model", Host=host)
+    assert response.status in (400, 403)
 
 
 def test_a_name_that_was_allowed(guarded: ThreadServer) -> None:

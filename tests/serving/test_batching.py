@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from tests.serving.server import run_async
 from vitrail.serving.batching import ModelThread
 
 
@@ -29,6 +31,25 @@ class Held:
         return [part * 10 for part in parts]
 
 
+@pytest.fixture
+def held() -> Iterator[Held]:
+    held = Held()
+    yield held
+    held.go.set()  # a test that failed may have left it waiting
+    held.thread.stop()
+
+
+def async_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test in an event loop; in a thread, since the browser of other tests keeps an event loop in this one."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, test(**fixtures)).result()
+
+    return run
+
+
 async def begun(held: Held, part: int) -> asyncio.Task:
     """One that is in the model, so that all that follow have to wait."""
     task = asyncio.create_task(held.thread.submit(part))
@@ -41,63 +62,47 @@ async def waiting(held: Held, number: int) -> None:
     assert held.thread.queue_length == number
 
 
-def test_what_waits_goes_together_and_comes_back_apart() -> None:
-    async def story() -> None:
-        held = Held()
-        first = await begun(held, 0)
-        others = [asyncio.create_task(held.thread.submit(part)) for part in range(1, 6)]
-        await waiting(held, 5)
-        held.go.set()
-        assert await asyncio.gather(first, *others) == [0, 10, 20, 30, 40, 50]
-        assert held.batches == [[0], [1, 2, 3], [4, 5]]
-        held.thread.stop()
-
-    run_async(story())
+@async_test
+async def test_what_waits_goes_together_and_comes_back_apart(held: Held) -> None:
+    first = await begun(held, 0)
+    others = [asyncio.create_task(held.thread.submit(part)) for part in range(1, 6)]
+    await waiting(held, 5)
+    held.go.set()
+    assert await asyncio.gather(first, *others) == [0, 10, 20, 30, 40, 50]
+    assert held.batches == [[0], [1, 2, 3], [4, 5]]
 
 
-def test_what_is_cancelled_while_it_waits_is_never_run() -> None:
-    async def story() -> None:
-        held = Held()
-        first = await begun(held, 0)
-        gone, stays = (asyncio.create_task(held.thread.submit(part)) for part in (1, 2))
-        await waiting(held, 2)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        assert held.thread.queue_length == 1
-        first.cancel()  # in the model already: it is run to its end, and nobody hears of it
-        held.go.set()
-        assert await stays == 20
-        assert held.batches == [[0], [2]]
-        held.thread.stop()
-
-    run_async(story())
+@async_test
+async def test_what_is_cancelled_while_it_waits_is_never_run(held: Held) -> None:
+    first = await begun(held, 0)
+    gone, stays = (asyncio.create_task(held.thread.submit(part)) for part in (1, 2))
+    await waiting(held, 2)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert held.thread.queue_length == 1
+    first.cancel()  # in the model already: it is run to its end, and nobody hears of it
+    held.go.set()
+    assert await stays == 20
+    assert held.batches == [[0], [2]]
 
 
-def test_an_error_is_that_of_its_batch_and_the_thread_goes_on() -> None:
-    async def story() -> None:
-        held = Held()
-        held.go.set()
-        with pytest.raises(ValueError, match="broken"):
-            await held.thread.submit(-1)
-        assert await held.thread.submit(4) == 40
-        held.thread.stop()
-
-    run_async(story())
+@async_test
+async def test_an_error_is_that_of_its_batch_and_the_thread_goes_on(held: Held) -> None:
+    held.go.set()
+    with pytest.raises(ValueError, match="broken"):
+        await held.thread.submit(-1)
+    assert await held.thread.submit(4) == 40
 
 
-def test_work_of_another_kind_has_its_turn() -> None:
-    async def story() -> None:
-        held = Held()
-        first = await begun(held, 0)
-        before = asyncio.create_task(held.thread.submit(1))
-        await waiting(held, 1)
-        alone = asyncio.create_task(held.thread.call(lambda: list(held.batches)))
-        await waiting(held, 2)
-        after = asyncio.create_task(held.thread.submit(2))
-        await waiting(held, 3)
-        held.go.set()
-        assert await asyncio.gather(first, before, after) == [0, 10, 20]
-        assert await alone == [[0], [1, 2]]  # the second batch was gathered around it; then it was its turn
-        held.thread.stop()
-
-    run_async(story())
+@async_test
+async def test_work_of_another_kind_has_its_turn(held: Held) -> None:
+    first = await begun(held, 0)
+    before = asyncio.create_task(held.thread.submit(1))
+    await waiting(held, 1)
+    alone = asyncio.create_task(held.thread.call(lambda: list(held.batches)))
+    await waiting(held, 2)
+    after = asyncio.create_task(held.thread.submit(2))
+    await waiting(held, 3)
+    held.go.set()
+    assert await asyncio.gather(first, before, after) == [0, 10, 20]
+    assert await alone == [[0], [1, 2]]  # the second batch was gathered around it; then it was its turn

@@ -52,27 +52,27 @@ def broken(seed: int) -> bytes:
 
 def test_broken_images_do_no_harm(server: Server) -> None:
     def client(number: int) -> Counter[int]:
-        found: Counter[int] = Counter()
+        statuses: Counter[int] = Counter()
         connection = server.connection()
         for seed in seeds[number::CLIENTS]:
-            told = server.send("/v1/predict", broken(seed), connection=connection)
-            assert told.status in (200, 422), (seed, told.status, told.body)
-            assert told.status == 200 or told.error.startswith("image number 1 "), (seed, told.body)
-            found[told.status] += 1
+            response = server.send("/v1/predict", broken(seed), connection=connection)
+            assert response.status in (200, 422), (seed, response.status, response.body)
+            assert response.status == 200 or response.error.startswith("image number 1 "), (seed, response.body)
+            statuses[response.status] += 1
         connection.close()
-        return found
+        return statuses
 
     def all_clients() -> Counter[int]:
         with ThreadPoolExecutor(CLIENTS) as pool:
             return sum(pool.map(client, range(CLIENTS)), Counter())
 
     seeds = range(NUMBER // 4)
-    found = all_clients()  # the first of them find an allocator that has seen nothing yet
+    statuses = all_clients()  # the first of them find an allocator that has seen nothing yet
     before = server.memory() if sys.platform == "linux" else None
     seeds = range(NUMBER // 4, NUMBER)
-    found += all_clients()
-    assert found.total() == NUMBER
-    assert min(found[200], found[422]) > NUMBER // 20, found  # both kinds, or the fuzz is no fuzz
+    statuses += all_clients()
+    assert statuses.total() == NUMBER
+    assert min(statuses[200], statuses[422]) > NUMBER // 20, statuses  # both kinds, or the fuzz is no fuzz
     assert server.send("/v1/predict", WHOLE[0]).status == 200
     assert server.metric("vitrail_images_in_hand") == 0
     if before is None:

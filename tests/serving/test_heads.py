@@ -126,19 +126,19 @@ def test_attention_is_that_of_the_model(client: AppClient) -> None:
     row = torch.cat([expected.prefix[0], expected.patches[0].flatten(1)], dim=1).numpy()
     assert np.allclose(maps[:, prefix + 6], row, atol=row.max() / 200)
     body, kind = form(data)
-    asked = {"Content-Type": kind, "Accept": "application/json"}
-    told = client.ask("POST", "/v1/attention?block=1&query=1,2", body, asked).json
-    assert told["query"] == "patch 1,2"
-    assert np.allclose(np.array(told["maps"])[:, 0], row, atol=row.max() / 200)
+    headers = {"Content-Type": kind, "Accept": "application/json"}
+    response = client.ask("POST", "/v1/attention?block=1&query=1,2", body, headers).json
+    assert response["query"] == "patch 1,2"
+    assert np.allclose(np.array(response["maps"])[:, 0], row, atol=row.max() / 200)
 
 
 def test_explanations_and_the_walk(client: AppClient) -> None:
     model = client.get("/v1/model").json
     assert "rollout" in model["methods"]
     for method in model["methods"]:
-        told = client.send(f"/v1/explain?method={method}", DATA)
-        assert told.status == 200, told.body
-        assert np.array(told.json["map"]).shape == GRID and np.isfinite(told.json["map"]).all()
+        response = client.send(f"/v1/explain?method={method}", DATA)
+        assert response.status == 200, response.body
+        assert np.array(response.json["map"]).shape == GRID and np.isfinite(response.json["map"]).all()
     walk = client.send("/v1/walk?block=0", DATA)
     assert walk.status == 200, walk.body
     assert walk.json["steps"][0]["title"] == "The image becomes patches"

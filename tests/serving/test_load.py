@@ -26,16 +26,16 @@ def test_every_client_gets_the_answer_to_its_own_image(server: Server, model_fil
     images = [picture(seed) for seed in range(CLIENTS * EACH)]
     expected = vitrail.load(model_file).predict(images)
     before = server.metric("vitrail_batches_total")
-    found: dict[int, dict] = {}
+    results: dict[int, dict] = {}
 
     def client(number: int) -> None:
         connection = server.connection()
         for place in range(number * EACH, (number + 1) * EACH):
             path = "/v1/predict" if place % 4 else "/v1/embed"  # mixed: they share the batches
-            told = server.send(path, images[place], connection=connection)
-            assert told.status == 200
+            response = server.send(path, images[place], connection=connection)
+            assert response.status == 200
             if place % 4:
-                (found[place],) = told.json["results"]
+                (results[place],) = response.json["results"]
         connection.close()
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
@@ -43,8 +43,8 @@ def test_every_client_gets_the_answer_to_its_own_image(server: Server, model_fil
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == len(images) * 3 // 4
-    for place, answer in found.items():
+    assert len(results) == len(images) * 3 // 4
+    for place, answer in results.items():
         assert answer["label"] == expected[place]["label"]
         assert answer["probability"] == pytest.approx(expected[place]["probability"], abs=1e-4)
     assert len({round(answer["probability"], 6) for answer in expected}) > len(images) * 0.9  # so a mix-up would show
@@ -67,9 +67,9 @@ def test_full_cancelled_and_stopped(busy: Server) -> None:
     assert busy.get("/healthz", Origin="https://friend.example").status == 200
     assert busy.get("/healthz", Origin="https://foe.example").status == 403
     # more explanations than it takes: those beyond are told to come back
-    told = in_threads(lambda _: busy.send(SLOW, picture()), 8)
-    refused = [one for one in told if one.status == 503]
-    assert {one.status for one in told} == {200, 503}
+    response = in_threads(lambda _: busy.send(SLOW, picture()), 8)
+    refused = [one for one in response if one.status == 503]
+    assert {one.status for one in response} == {200, 503}
     assert all(1 <= int(one.headers["retry-after"]) <= 60 and "busy" in one.error for one in refused)
     assert busy.metric("vitrail_refused_total") == 1 + len(refused)  # with the foe
 
@@ -115,9 +115,9 @@ def test_a_preset_without_a_head_serves_what_it_can(tmp_path: Path) -> None:
     config = preset("mu/4", classes=0, image_size=16, cls_token=False, pool="mean")
     path = Checkpoint(ViT(config), Preprocessing(size=config.image_size), "embed").save(tmp_path / "m.safetensors")
     server = ThreadServer(path)
-    told = server.get("/v1/model").json
-    assert (told["task"], told["labels"], told["prefix"]) == ("embed", None, [])
-    assert told["methods"] == ["relevance", "weighted_attention", "rollout", "occlusion"]
+    response = server.get("/v1/model").json
+    assert (response["task"], response["labels"], response["prefix"]) == ("embed", None, [])
+    assert response["methods"] == ["relevance", "weighted_attention", "rollout", "occlusion"]
     refused = server.send("/v1/predict", picture())
     assert (refused.status, "no head" in refused.error) == (422, True)
     assert server.send("/v1/embed", picture()).json["width"] == config.width

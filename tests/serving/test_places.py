@@ -43,14 +43,14 @@ def test_a_model_of_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     data = picture(1, size=(60, 30))
     expected = vitrail.load(path).predict(data)
     server = ThreadServer(path)
-    (told,) = server.send("/v1/predict", data).json["results"]
-    mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(told["mask_png"]))))
+    (response,) = server.send("/v1/predict", data).json["results"]
+    mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(response["mask_png"]))))
     assert (mask == expected["mask"]).all() and mask.shape == (30, 60)
-    assert [area["label"] for area in told["areas"]] == [area["label"] for area in expected["areas"]]
+    assert [area["label"] for area in response["areas"]] == [area["label"] for area in expected["areas"]]
     header, parts = unpacked(server.send("/v1/look", data).body)
     assert (parts["mask"] == mask).all()
     assert header["mask_box"] == [0, 0.25, 1, 0.75]  # padded above and below
-    assert header["answer"]["areas"] == told["areas"] and header["words"]
+    assert header["answer"]["areas"] == response["areas"] and header["words"]
     assert server.send("/v1/embed", data).json["width"] == 32
     for method in server.get("/v1/model").json["methods"]:
         assert server.send(f"/v1/explain?method={method}", data).json["label"] is None
@@ -68,14 +68,14 @@ def test_answers_are_those_of_predict(task: str, head: str, resize: str) -> None
     served = ServedModel(model, "m", Limits(), device="cpu")
     data = picture(2, size=(70, 50))
     read = served.read(data, "it")
-    [told] = served.run([ForwardRequest(read.pixels, lambda result: served.answer(read, result, 5))])
+    [response] = served.run([ForwardRequest(read.pixels, lambda result: served.answer(read, result, 5))])
     [prediction] = vitrail.Predictor(model, device="cpu").predict([data])
-    assert prediction.answer is not None and told.keys() == prediction.answer.keys()
+    assert prediction.answer is not None and response.keys() == prediction.answer.keys()
     if task == "segment":
-        assert (told["mask"] == prediction.answer["mask"]).mean() > 0.999
+        assert (response["mask"] == prediction.answer["mask"]).mean() > 0.999
     else:
-        assert told == prediction.answer
-        assert len(overlay_positions(told, read.letterbox)["boxes"]) == len(told["objects"])
+        assert response == prediction.answer
+        assert len(overlay_positions(response, read.letterbox)["boxes"]) == len(response["objects"])
 
 
 def test_a_look_tells_what_the_queries_of_a_decoder_attend_to() -> None:
@@ -97,10 +97,10 @@ def test_a_look_tells_what_the_queries_of_a_decoder_attend_to() -> None:
         [ForwardRequest(read.pixels, lambda result: decoder_query_maps(model.model, result.query_attention), block=1)]
     )
     hook.remove()
-    found = maps.values()
-    assert found.shape == (len(seen), 64, model.config.prefix + 64)  # no more queries than patches
-    assert (found[..., : model.config.prefix] == 0).all()
-    assert np.abs(found[..., model.config.prefix :] - torch.stack(seen).numpy()).max() <= maps.scale.max() / 255
+    values = maps.values()
+    assert values.shape == (len(seen), 64, model.config.prefix + 64)  # no more queries than patches
+    assert (values[..., : model.config.prefix] == 0).all()
+    assert np.abs(values[..., model.config.prefix :] - torch.stack(seen).numpy()).max() <= maps.scale.max() / 255
 
 
 def test_boxes_as_relative_box_what_is_seen() -> None:

@@ -70,9 +70,9 @@ def test_real_answers_are_of_the_promised_form(server: Server, api: Any, path: s
     import jsonschema_rs
 
     body, kind = form(picture())
-    told = server.ask("POST", path, body, {"Content-Type": kind, "Accept": "application/json"})
-    assert told.status == 200
+    response = server.ask("POST", path, body, {"Content-Type": kind, "Accept": "application/json"})
+    assert response.status == 200
     document = server.get("/openapi.json").json
     promised = document["paths"][path.partition("?")[0]]["post"]["responses"]["200"]
     schema = {**promised["content"]["application/json"]["schema"], "components": document["components"]}
-    jsonschema_rs.validate(schema, told.json)
+    jsonschema_rs.validate(schema, response.json)

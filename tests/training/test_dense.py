@@ -181,7 +181,7 @@ def test_predictions_become_files(few: Path, tmp_path: Path) -> None:
     assert command("predict", finished.folder.model, wide, *outlets).returncode == 1  # for the broken one
     with Image.open(tmp_path / "boxes" / "a b.jpg") as picture:
         assert picture.size == (90, 40)
-    told = json.loads((tmp_path / "boxes" / "detections.json").read_text(encoding="utf-8"))
-    assert [image["width"] for image in told["images"]] == [90]
+    coco = json.loads((tmp_path / "boxes" / "detections.json").read_text(encoding="utf-8"))
+    assert [image["width"] for image in coco["images"]] == [90]
     rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert "objects" in rows[0] and "error" in rows[1]

@@ -21,8 +21,8 @@ from vitrail.training.settings import Recipe
     ],
 )  # fmt: skip
 def test_known_failures(error, kept, processes, says):
-    told = in_a_sentence(error, Recipe(batch_size=64, accumulate=2), kept, "vitrail train x --resume", processes)
-    assert isinstance(told, VitrailError) and says in str(told)
+    sentence = in_a_sentence(error, Recipe(batch_size=64, accumulate=2), kept, "vitrail train x --resume", processes)
+    assert isinstance(sentence, VitrailError) and says in str(sentence)
 
 
 def test_a_mistake_of_ours_keeps_its_traceback():

@@ -71,10 +71,10 @@ def test_a_run_starts_from_the_pictures_and_shows_the_model_their_middle(tmp_pat
     kernels = checkpoint.model.stem.layers[0].weight.detach()
     assert torch.allclose(kernels[:27], -kernels[27:54], atol=1e-5)  # those of training/optim/whitening.py
     assert checkpoint.preprocessing.crop_fraction == 32 / 34
-    asked = Settings().with_values({**still, "model.crop_fraction": 0.8})
-    checkpoint = train(tmp_path / "data", tmp_path / "asked", settings=asked).checkpoint
+    cropped = Settings().with_values({**still, "model.crop_fraction": 0.8})
+    checkpoint = train(tmp_path / "data", tmp_path / "asked", settings=cropped).checkpoint
     assert checkpoint.preprocessing.crop_fraction == 0.8
-    tuned = asked.with_values(
+    tuned = cropped.with_values(
         {"model.crop_fraction": 0.0, "model.start": str(tmp_path / "asked" / "model.safetensors")}
     )
     checkpoint = train(tmp_path / "data", tmp_path / "tuned", settings=tuned).checkpoint

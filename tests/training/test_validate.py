@@ -24,11 +24,11 @@ def test_outputs_are_those_of_predict(tmp_path, pictures):
     paths = sorted(pictures.rglob("*.png"))
     held = HeldOutImages(paths, ImageProcessor(how), workers=2)
     model.train()
-    found = outputs_of(model, held, range(len(held)), Processes())
+    outputs = outputs_of(model, held, range(len(held)), Processes())
     assert model.training  # as it was before
-    torch.testing.assert_close(found, vitrail.load(tmp_path / "m.safetensors").outputs(paths), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs, vitrail.load(tmp_path / "m.safetensors").outputs(paths), atol=1e-5, rtol=1e-5)
     some = [5, 2, 40]
-    torch.testing.assert_close(outputs_of(model, held, some, Processes()), found[some], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs_of(model, held, some, Processes()), outputs[some], atol=1e-5, rtol=1e-5)
 
 
 def test_without_room_nothing_is_kept(pictures, monkeypatch):

@@ -35,15 +35,8 @@ def make_data(kind: str, out: str | Path, **options: Unpack[MakeDataOptions]) ->
     if kind not in KINDS:
         raise VitrailError(f"kind is {kind!r}; choose one of {', '.join(KINDS)}")
     with ProgressBar("drawing") as bar:
-        return make_shapes(
-            out,
-            images=options["images"],
-            size=options["size"],
-            seed=options["seed"],
-            task=options["task"],
-            workers=options["workers"],
-            progress=options["progress"] or bar.update,
-        )
+        options["progress"] = options["progress"] or bar.update
+        return make_shapes(out, **options)
 
 
 @takes_options(MakeDataOptions)

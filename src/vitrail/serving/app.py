@@ -17,9 +17,10 @@ from vitrail.serving.http_errors import HttpError, json_bytes, unprocessable
 from vitrail.serving.job_runner import JobRunner
 from vitrail.serving.middleware.access_policy import AccessPolicy
 from vitrail.serving.middleware.security import SecurityMiddleware, ServerState
-from vitrail.serving.routes.attention_routes import add_attention_routes
+from vitrail.serving.routes.attention_route import add_attention_route
 from vitrail.serving.routes.docs_page import CSS, docs_page
 from vitrail.serving.routes.explanation_routes import add_explanation_routes
+from vitrail.serving.routes.look_route import add_look_route
 from vitrail.serving.routes.prediction_routes import add_prediction_routes
 from vitrail.serving.routes.query_parameters import StrictQueryRoute
 from vitrail.serving.routes.server_routes import add_gauges, add_server_routes, add_static_routes, not_found
@@ -56,7 +57,8 @@ def create_app(runner: JobRunner, access: AccessPolicy, samples: Sequence[Static
     )
     app.router.route_class = StrictQueryRoute
     add_prediction_routes(app.router, runner)  # first: routes are matched in order, and this one is asked most
-    add_attention_routes(app.router, runner)
+    add_look_route(app.router, runner)
+    add_attention_route(app.router, runner)
     add_explanation_routes(app.router, runner)
     add_server_routes(app.router, runner, state, description)
     document = openapi_document(app, runner.served)

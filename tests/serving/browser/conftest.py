@@ -67,9 +67,9 @@ def visit(browser: Browser, url: str) -> Iterator[Callable[..., PageDriver]]:
         seen = PageDriver(context.new_page(), at)
 
         def watch(route: Route) -> None:
-            asked = route.request.url
-            if not asked.startswith(at):
-                seen.outside.append(asked)
+            address = route.request.url
+            if not address.startswith(at):
+                seen.outside.append(address)
                 route.abort()
                 return
             route.continue_()

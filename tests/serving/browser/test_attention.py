@@ -25,8 +25,8 @@ def attention(checkpoint: Checkpoint, data: bytes, query: Query, block: int) -> 
     """Shares of the patches (heads, 8, 8) and of the prefix (heads, 3)."""
     pixels = read_source(data, checkpoint.preprocessing, "")
     images = normalise(torch.from_numpy(pixels[None]), checkpoint.preprocessing)
-    [found] = attention_maps(checkpoint.model, images, query, blocks=[block])
-    return found.patches[0].detach().numpy(), found.prefix[0].detach().numpy()
+    [maps] = attention_maps(checkpoint.model, images, query, blocks=[block])
+    return maps.patches[0].detach().numpy(), maps.prefix[0].detach().numpy()
 
 
 def brightest(values: NDArray) -> tuple[int, int]:
@@ -66,8 +66,8 @@ def test_block_and_head_change_the_map(seen: PageDriver, checkpoint: Checkpoint)
     seen.settle()
     patches, _ = attention(checkpoint, blots(1), "cls", block=0)
     assert seen.colour_of(*brightest(patches[2])) == BRIGHTEST
-    asked = [request for request in seen.requests[before:] if request.startswith("v1/")]
-    assert asked == ["v1/attention?block=0"]
+    requests = [request for request in seen.requests[before:] if request.startswith("v1/")]
+    assert requests == ["v1/attention?block=0"]
     before = len(seen.requests)
     page.get_by_role("slider", name="Block", exact=True).fill("2")  # known already
     seen.settle()
@@ -153,11 +153,11 @@ def test_moving_draws_every_frame_and_only_then(seen: PageDriver) -> None:
       for (let i = 0; i < 20; i++) await new Promise((done) => real(done));
       return { spent, during, still: drawn - during };
     }"""
-    found = page.evaluate(script)
-    assert 20 <= len(found["spent"]) <= 60
-    assert found["during"] <= 6 * len(found["spent"])  # the stage, four heads, and their mean
-    assert found["still"] <= 6  # nothing is drawn when nothing moves
-    assert float(np.median(found["spent"])) < 16
+    frames = page.evaluate(script)
+    assert 20 <= len(frames["spent"]) <= 60
+    assert frames["during"] <= 6 * len(frames["spent"])  # the stage, four heads, and their mean
+    assert frames["still"] <= 6  # nothing is drawn when nothing moves
+    assert float(np.median(frames["spent"])) < 16
 
 
 def test_what_is_drawn_is_what_the_model_sees(seen: PageDriver) -> None:

@@ -37,10 +37,10 @@ def test_a_click_on_a_class_shows_what_speaks_for_it(seen: PageDriver, checkpoin
         strongest = [178, 24, 43] if values[row, column] > 0 else [33, 102, 172]
         assert np.abs(np.array(seen.colour_of(row, column)) - strongest).max() <= 2
     seen.until("location.hash.includes('label=cat') && location.hash.includes('method=relevance')")
-    asked = [request for request in seen.requests if request.startswith("v1/explain")]
+    explain_requests = [request for request in seen.requests if request.startswith("v1/explain")]
     page.locator(".line", has_text="owl").first.click()  # known already
     seen.settle()
-    assert [request for request in seen.requests if request.startswith("v1/explain")] == asked
+    assert [request for request in seen.requests if request.startswith("v1/explain")] == explain_requests
 
 
 def test_rollout(seen: PageDriver, checkpoint: Checkpoint) -> None:

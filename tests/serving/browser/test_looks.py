@@ -133,8 +133,8 @@ def test_colours_are_those_of_the_reports() -> None:
     assert variables.findall(served) == variables.findall(report)
     script = (WEB / "maps" / "colours.js").read_text("utf-8")
     for name, stops in (("HEAT", HEAT), ("SIGNED", SIGNED)):
-        [found] = re.findall(rf"export const {name} = \[(.*)\];", script)
-        assert tuple(re.findall(r"#[0-9a-f]{6}", found)) == stops
+        [gradient] = re.findall(rf"export const {name} = \[(.*)\];", script)
+        assert tuple(re.findall(r"#[0-9a-f]{6}", gradient)) == stops
 
 
 def test_no_script_writes_html_and_no_file_names_another_host() -> None:

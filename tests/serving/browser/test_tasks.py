@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,65 @@ def test_a_mask_lies_over_the_picture_with_its_classes_and_areas(seen: PageDrive
     assert "Patch 1,1" in page.locator(".said").first.inner_text()
 
 
+DEPTHS = {"nearest": 2, "quartiles": [2, 5, 8], "farthest": 8, "unit": "m"}
+
+
+def test_depth_lies_over_the_grey_picture_with_its_scale_and_the_number_under_the_pointer(seen: PageDriver) -> None:
+    depth = np.full((64, 96), 8, np.float32)
+    depth[32:] = 2
+    depth[:16, :16] = 5  # the first patch
+    pretend(seen, "depth", {"answer": DEPTHS}, depth=depth)
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    assert page.get_by_role("radio", name="Depth").is_checked()
+    assert page.locator(".pane:visible .headline").inner_text().strip() == "Median depth 5 m"
+    assert page.locator(".pane:visible .line .number").all_inner_texts() == ["2 m", "2 m", "5 m", "8 m", "8 m"]
+    assert page.locator(".pane:visible .ramp span").all_inner_texts() == ["8 m", "2 m"]  # dark to light
+    page.get_by_role("slider", name="Strength").fill("100")
+    seen.settle()
+    grey, strength = 0.7 * 100 + 40, 0.75  # of the picture, (90, 120, 90): colours are depths alone
+    for place, colour in {(3, 3): BRIGHTEST, (1, 4): [0, 0, 4], (0, 0): [188, 55, 84]}.items():
+        expected = np.array(colour) * strength + grey * (1 - strength)
+        assert np.abs(np.array(seen.colour_of(*place, grid=GRID)) - expected).max() < 6
+    for place, words in {(3, 3): "2 m", (1, 4): "8 m", (0, 0): "5 m"}.items():
+        page.mouse.move(*seen.patch_at(*place, grid=GRID))
+        seen.until_said(f"In the middle of patch {place[0]},{place[1]}: {words}.")
+    page.mouse.move(2, 2)
+    seen.until_said("near is light, far is dark")
+    page.get_by_role("radio", name="Attention", exact=True).check()
+    seen.settle()
+    assert page.locator(".pane:visible .ramp").count() == 0
+
+
+def test_depth_is_read_where_the_picture_lies_in_its_frame(seen: PageDriver) -> None:
+    depth = np.repeat(np.array([[1], [3]], np.float32), 12, axis=1)  # near above far
+    pretend(seen, "depth", {"answer": {**DEPTHS, "unit": ""}, "mask_box": [0, 0.25, 1, 0.75]}, depth=depth)
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    for row, words in {1: "In the middle of patch 1,2: 1.", 2: "In the middle of patch 2,2: 3."}.items():
+        page.mouse.move(*seen.patch_at(row, 2, grid=GRID))
+        seen.until_said(words)
+    for row in (0, 3):  # padding
+        page.mouse.move(*seen.patch_at(row, 2, grid=GRID))
+        seen.until_said("near is light, far is dark")
+
+
+def test_lines_of_depths_are_no_buttons(seen: PageDriver) -> None:
+    """There is nothing to choose; a click once marked them all, and put the class "undefined" into the link."""
+    pretend(seen, "depth", {"answer": DEPTHS}, depth=np.full((4, 6), 2, np.float32))
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    page.get_by_role("radio", name="Attention", exact=True).check()
+    seen.until_link("method=attention")
+    lines = page.locator(".pane:visible .line")
+    assert lines.count() == 5 and page.locator(".pane:visible button.line").count() == 0
+    lines.nth(1).click()
+    page.get_by_role("radio", name="Rollout").check()
+    seen.until_link("method=rollout")
+    assert "label" not in page.url
+    assert page.locator(".pane:visible .line[aria-pressed], .pane:visible .line[title]").count() == 0
+
+
 OBJECTS = [
     {"label": "tree", "score": 0.91, "box": [0, 0, 48, 32]},
     {"label": "<b>road</b>", "score": 0.55, "box": [30, 40, 96, 64]},
@@ -200,6 +260,20 @@ def test_a_query_that_is_a_token_tells_what_it_attends_to(seen: PageDriver) -> N
     assert seen.colour_of(1, 1, grid=GRID) == BRIGHTEST  # patch 7
 
 
+@contextlib.contextmanager
+def served(visit: Callable[..., PageDriver], file: Path) -> Iterator[PageDriver]:
+    """The page of a server with this model, and a picture in it."""
+    server = ThreadServer(file)
+    seen = visit(server.address)
+    try:
+        seen.open()
+        seen.drop_and_wait(blots(1))
+        yield seen
+    finally:
+        seen.page.close()  # with it its connections, for which the server would wait
+        assert server.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("task", "head"), [("segment", "mask_linear"), ("detect", "box_tokens"), ("detect", "box_decoder")]
 )
@@ -212,11 +286,8 @@ def test_a_real_model_of_places(
         tmp_path / "m.safetensors"
     )
     answer = vitrail.load(file).predict(blots(1))
-    server = ThreadServer(file)
-    try:
-        seen = visit(server.address)
-        page = seen.open()
-        seen.drop_and_wait(blots(1))
+    with served(visit, file) as seen:
+        page = seen.page
         lines = page.locator(".pane:visible .line")
         if task == "segment":
             names = lines.locator(".name").all_inner_texts()
@@ -239,9 +310,25 @@ def test_a_real_model_of_places(
             lines.first.evaluate("line => line.click()")
         page.mouse.move(*seen.patch_at(3, 3))
         seen.until_said("Patch 3,3")
-    finally:
-        seen.page.close()  # with it its connections, for which the server would wait
-        assert server.stop() == 0
+
+
+def test_a_real_model_of_depth(visit: Callable[..., PageDriver], lively: Callable[..., ViT], tmp_path: Path) -> None:
+    config = preset("mu/4", classes=1, image_size=32, head="mask_linear", depth=2)
+    checkpoint = Checkpoint(lively(config), Preprocessing(size=(32, 32), resize="pad"), "depth", ["depth (m)"])
+    file = checkpoint.save(tmp_path / "m.safetensors")
+    answer = vitrail.load(file).predict(blots(1))
+    with served(visit, file) as seen:
+        farthest, nearest = seen.page.locator(".pane:visible .ramp span").all_inner_texts()
+        assert [float(words.removesuffix(" m")) for words in (nearest, farthest)] == pytest.approx(
+            [answer["nearest"], answer["farthest"]], rel=0.01
+        )
+        seen.page.mouse.move(*seen.patch_at(3, 3))
+        seen.until_said("In the middle of patch 3,3: ")
+        words = seen.page.locator(".said").first.inner_text()
+        left, top, right, bottom = 0, 4, 32, 28  # where 80 x 60 pixels lie in 32 x 32
+        height, width = answer["depth"].shape
+        pixel = answer["depth"][int((14 - top) / (bottom - top) * height), int((14 - left) / (right - left) * width)]
+        assert float(words.split(": ")[1].removesuffix(" m.")) == pytest.approx(pixel, rel=0.01)
 
 
 def test_nothing_found_is_said(seen: PageDriver) -> None:

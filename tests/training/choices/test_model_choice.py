@@ -19,10 +19,10 @@ from vitrail.training.settings import Settings
 
 @pytest.mark.parametrize(("objects", "candidates"), [(0, None), (1, 20), (3, 20), (30, 70), (500, 300)])
 def test_candidates_follow_the_objects_of_a_picture(objects, candidates):
-    found = facts(task="detect" if objects else "classify", objects=objects)
-    assert choose_model(Settings(), found)[0].model.candidates == candidates
-    asked = Settings().with_values({"model.candidates": 7})
-    assert choose_model(asked, found)[0].model.candidates == 7
+    with_objects = facts(task="detect" if objects else "classify", objects=objects)
+    assert choose_model(Settings(), with_objects)[0].model.candidates == candidates
+    own = Settings().with_values({"model.candidates": 7})
+    assert choose_model(own, with_objects)[0].model.candidates == 7
 
 
 @settings(deadline=None)  # the first example imports
@@ -61,8 +61,8 @@ def test_cifar_and_photos():
     ViT(small)
 
 
-def view(asked=None, **changes):
-    chosen = choose_model(Settings().with_values(asked or {}), facts(**changes))[0]
+def view(settings=None, **changes):
+    chosen = choose_model(Settings().with_values(settings or {}), facts(**changes))[0]
     return choose_view(chosen, facts(**changes)).model.crop_fraction
 
 
@@ -80,10 +80,10 @@ def test_shorter_runs_have_smaller_batches():
 
 
 def test_what_was_asked_wins():
-    asked = Settings().with_values(
+    own = Settings().with_values(
         {"model.width": 64, "model.patch_size": 8, "model.stem": "linear", "train.batch_size": 6}
     )
-    config = config_of(choose_model(asked, facts())[0], {"classes": 10})
+    config = config_of(choose_model(own, facts())[0], {"classes": 10})
     assert (config.width, config.patch_size, config.stem, config.stem_blocks) == (64, (8, 8), "linear", 0)
     preset = config_of(choose_model(Settings().with_values({"model.model": "S/16"}), facts())[0], {"classes": 10})
     assert (preset.width, preset.depth, preset.image_size, preset.pool) == (384, 12, (224, 224), "cls")

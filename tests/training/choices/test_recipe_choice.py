@@ -16,8 +16,8 @@ def test_pictures_taken_alike_are_not_flipped_and_hardly_cropped():
     assert "flips none (those of a class are taken from one side)" in few[1][0]
     digits = choose_recipe(Settings(), facts(alike=True, labels=list("0123456789")), epochs=8)
     assert "flips none:" in digits[1][0]
-    asked = Settings().with_values({"augment.flip": "horizontal", "augment.crop": 0.6})
-    chosen, why = choose_recipe(asked, facts(alike=True), epochs=8)
+    settings = Settings().with_values({"augment.flip": "horizontal", "augment.crop": 0.6})
+    chosen, why = choose_recipe(settings, facts(alike=True), epochs=8)
     assert (chosen.augment.flip, chosen.augment.crop) == ("horizontal", 0.6) and "one side" not in why[0]
     assert choose_recipe(Settings(), facts(), epochs=8)[0].augment.crop == 0.75
 
@@ -49,11 +49,11 @@ def test_flips_are_off_where_they_change_the_label(labels, flipped_means_other):
 
 @pytest.mark.parametrize(("name", "size", "share"), SHARES)
 def test_plain_networks_of_many_patches_see_fewer_of_them_at_first(name, size, share):
-    asked = Settings().with_values({"model.model": name, "model.image_size": size})
-    assert choose_optimizer(choose_model(asked, facts())[0], sharded=False).train.keep_tokens == share
-    stem = asked.with_values({"model.stem": "conv"})
+    settings = Settings().with_values({"model.model": name, "model.image_size": size})
+    assert choose_optimizer(choose_model(settings, facts())[0], sharded=False).train.keep_tokens == share
+    stem = settings.with_values({"model.stem": "conv"})
     assert choose_optimizer(choose_model(stem, facts())[0], sharded=False).train.keep_tokens == 0.5
-    for own in (asked.with_values({"train.keep_tokens": 0.8}), stem.with_values({"train.keep_tokens": 0.8})):
+    for own in (settings.with_values({"train.keep_tokens": 0.8}), stem.with_values({"train.keep_tokens": 0.8})):
         assert choose_optimizer(choose_model(own, facts())[0], sharded=False).train.keep_tokens == 0.8
 
 

@@ -29,26 +29,26 @@ def groups(network, rates):
 @pytest.mark.parametrize("stem", ["linear", "conv"])
 def test_every_parameter_learns_once(muon, stem):
     network = model(stem=stem, registers=2)
-    found = groups(network, Rates(adamw=1e-3, muon=muon))
-    assert found.keys() == dict(network.named_parameters()).keys()
-    of_muon = {name for name, (kind, _) in found.items() if kind is Muon}
+    by_name = groups(network, Rates(adamw=1e-3, muon=muon))
+    assert by_name.keys() == dict(network.named_parameters()).keys()
+    of_muon = {name for name, (kind, _) in by_name.items() if kind is Muon}
     matrices = {name for name, p in network.named_parameters() if name.startswith("blocks.") and p.dim() == 2}
     kernels = {"stem.layers.3.weight"} if stem == "conv" else set()  # layers.0 reads the pixels
     assert of_muon == (matrices | kernels if muon else set())
     if muon:
-        assert {g["stacks"] for name, (_, g) in found.items() if "qkv.weight" in name} == {3}
+        assert {g["stacks"] for name, (_, g) in by_name.items() if "qkv.weight" in name} == {3}
 
 
 def test_norms_biases_and_tokens_do_not_decay():
-    found = groups(model(), Rates(adamw=1e-3, weight_decay=0.1))
-    still = {name for name, (_, group) in found.items() if group["weight_decay"] == 0}
+    by_name = groups(model(), Rates(adamw=1e-3, weight_decay=0.1))
+    still = {name for name, (_, group) in by_name.items() if group["weight_decay"] == 0}
     assert {"cls_token", "positions.table", "norm.weight", "head.out.bias", "blocks.0.norm1.weight"} <= still
-    assert found["head.out.weight"][1]["weight_decay"] == found["blocks.1.mlp.up.weight"][1]["weight_decay"] == 0.1
+    assert by_name["head.out.weight"][1]["weight_decay"] == by_name["blocks.1.mlp.up.weight"][1]["weight_decay"] == 0.1
 
 
 def test_layers_below_learn_slower():
-    found = groups(model(), Rates(adamw=1e-3, layer_decay=0.5))
-    rate = {name: group["peak"] for name, (_, group) in found.items()}
+    by_name = groups(model(), Rates(adamw=1e-3, layer_decay=0.5))
+    rate = {name: group["peak"] for name, (_, group) in by_name.items()}
     assert rate["head.out.weight"] == rate["norm.weight"] == 1e-3
     assert rate["blocks.2.mlp.up.weight"] == pytest.approx(5e-4)
     assert rate["blocks.0.mlp.up.weight"] == pytest.approx(1.25e-4)

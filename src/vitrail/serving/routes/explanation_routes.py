@@ -13,12 +13,9 @@ from starlette.responses import Response
 from vitrail.serving.http_errors import json_response, unprocessable
 from vitrail.serving.image_explanation import available_methods, explain_image, walk_image
 from vitrail.serving.job_runner import JobRunner
-from vitrail.serving.routes.query_parameters import (
-    OptionalText,
-    block_query,
-    check_choice,
-)
-from vitrail.serving.routes.schemas import ExplainResponse, WalkResponse, documented_responses, image_body
+from vitrail.serving.routes.post_images import post_images
+from vitrail.serving.routes.query_parameters import OptionalText, block_query, check_choice
+from vitrail.serving.routes.schemas import ExplainResponse, WalkResponse
 from vitrail.serving.served_model import ServedModel, to_python
 
 MAX_LISTED_LABELS = 100  # in the OpenAPI document
@@ -27,17 +24,11 @@ MAX_LISTED_LABELS = 100  # in the OpenAPI document
 def add_explanation_routes(router: APIRouter, runner: JobRunner) -> None:
     served = runner.served
     depth, methods = served.checkpoint.config.depth, available_methods(served.checkpoint)
-    block_parameter, body = block_query(depth), {"requestBody": image_body(1)}
+    block_parameter = block_query(depth)
     method_parameter = Query(methods[0], description="Which explanation.", json_schema_extra={"enum": [*methods]})
     label_parameter = _label_query(served.target_labels)
 
-    @router.post(
-        "/v1/explain",
-        summary="Where the answer comes from: one number a patch.",
-        response_model=ExplainResponse,
-        responses=documented_responses(),
-        openapi_extra=body,
-    )
+    @post_images(router, "/v1/explain", "Where the answer comes from: one number a patch.", ExplainResponse)
     async def explain(
         request: Request, method: str = method_parameter, label: OptionalText = label_parameter
     ) -> Response:
@@ -58,13 +49,7 @@ def add_explanation_routes(router: APIRouter, runner: JobRunner) -> None:
         }
         return json_response(answer)
 
-    @router.post(
-        "/v1/walk",
-        summary="Every step from pixels to the answer, with pictures.",
-        response_model=WalkResponse,
-        responses=documented_responses(),
-        openapi_extra=body,
-    )
+    @post_images(router, "/v1/walk", "Every step from pixels to the answer, with pictures.", WalkResponse)
     async def walk(request: Request, block: int = block_parameter) -> Response:
         index, labels = block % depth, served.target_labels
         async with runner.decode_one(request, runner.explanations) as image:

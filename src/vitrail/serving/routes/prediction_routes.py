@@ -13,24 +13,23 @@ from starlette.responses import Response
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.serving.http_errors import json_response, unprocessable
 from vitrail.serving.job_runner import JobRunner
-from vitrail.serving.routes.query_parameters import whole_number_query
-from vitrail.serving.routes.schemas import EmbedResponse, PredictResponse, documented_responses, image_body
+from vitrail.serving.routes.post_images import post_images
+from vitrail.serving.routes.query_parameters import TOP
+from vitrail.serving.routes.schemas import EmbedResponse, PredictResponse
 from vitrail.serving.served_model import encode_png, error_sentence, split_arrays
-
-TOP = whole_number_query(5, 1, 1000, "Guesses, where the task makes some.")
 
 
 def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
     served = runner.served
-    body = {"requestBody": image_body(runner.limits.images)}
-    example = "curl -F image=@photo.jpg http://127.0.0.1:8000/v1/predict"
+    max_images = runner.limits.images
 
-    @router.post(
+    @post_images(
+        router,
         "/v1/predict",
-        summary="The model's answer for each image, in their order.",
-        response_model=PredictResponse,
-        responses=documented_responses(),
-        openapi_extra={**body, "x-example": example},
+        "The model's answer for each image, in their order.",
+        PredictResponse,
+        max_images=max_images,
+        example="curl -F image=@photo.jpg http://127.0.0.1:8000/v1/predict",
     )
     async def predict(request: Request, top: int = TOP) -> Response:
         if served.task is None:
@@ -40,12 +39,8 @@ def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
         answers = [await _json_answer(runner, result) for result in results]
         return json_response({"results": answers, "milliseconds": round(1000 * (time.perf_counter() - started), 1)})
 
-    @router.post(
-        "/v1/embed",
-        summary="What the head reads of each image: one vector.",
-        response_model=EmbedResponse,
-        responses=documented_responses(),
-        openapi_extra=body,
+    @post_images(
+        router, "/v1/embed", "What the head reads of each image: one vector.", EmbedResponse, max_images=max_images
     )
     async def embed(request: Request) -> Response:
         results = await runner.run_each(request, lambda _, output: served.embedding(output), always_forward=True)

@@ -49,6 +49,9 @@ def whole_number_query(default: int, low: int, high: int, description: str) -> A
     return Query(default, ge=low, le=high, description=description)
 
 
+TOP = whole_number_query(5, 1, 1000, "Guesses, where the task makes some.")
+
+
 def block_query(depth: int) -> Any:
     return whole_number_query(-1, -depth, depth - 1, "Counted from 0; -1 is the last.")
 

@@ -125,12 +125,22 @@ export function createStore(state) {
  */
 
 /**
+ * Where colours stand for numbers, and not for classes, `grey`, `scale` and `valueAt` are there too.
+ * @typedef {Object} Layer
+ * @property {string} name of the array
+ * @property {string} title
+ * @property {string} text
+ * @property {(part: any, model: Model, only: number|null) => HTMLCanvasElement} surface `only`: one class alone
+ * @property {boolean} [grey] the picture below is grey, so that its own colours are not taken for numbers
+ * @property {(part: any, answer: any) => string[]} [scale] what the darkest and the lightest colour stand for
+ * @property {(part: any, index: number, answer: any) => string} [valueAt] the number of a pixel, with its unit
+ */
+
+/**
  * What the script of a task, /web/tasks/TASK.js, exports. The first is needed, the others where the task has it.
  * @typedef {Object} Drawing
  * @property {(answer: any, part: any, model: Model) => {title: string, number: string, lines: any[]}} answerLines
- * @property {{name: string, title: string, text: string,
- *             surface: (part: any, model: Model, only: number|null) => HTMLCanvasElement}} [layer] an array of the answer
- *           that is drawn over the picture; `only`: one class alone
+ * @property {Layer} [layer] an array of the answer that is drawn over the picture
  * @property {boolean} [pictureFirst] the page begins with the bare picture
  * @property {boolean} [explainsLabels] false: no class can be chosen to be explained
  */

@@ -1,6 +1,7 @@
 // The walk: every step from pixels to the answer, with the real numbers of this picture. One step at a time.
 
 import { el } from "../dom.js";
+import { colourRamp } from "./colour_ramp.js";
 import { slider } from "./controls.js";
 
 /**
@@ -75,11 +76,9 @@ const firstNumbers = (what, values) =>
   el("p", { class: "soft small first" }, `${what[0].toUpperCase()}${what.slice(1)}: `, el("span", { text: values }));
 
 function figure({ kind, caption, picture, rows, range, signed }) {
-  const ramp = range ? el("span", { class: "ramp" }, el("span", { text: range[0] }),
-    el("i", { class: signed ? "both" : "one" }), el("span", { text: range[1] })) : null;
   return el("figure", { class: kind === "bars" ? "numbers" : `numbers ${kind}` },
     kind === "bars" ? bars(rows) : el("img", { src: picture, alt: caption }),
-    el("figcaption", {}, `${caption} `, ramp));
+    el("figcaption", {}, `${caption} `, range ? colourRamp(range, signed) : null));
 }
 
 function bars(rows) {

@@ -24,7 +24,8 @@ export const objectColour = (label, model) =>
   css(classColours(model)[model.labels?.indexOf(label) ?? -1] ?? [110, 110, 110]);
 
 /**
- * The answer's elements; made once for each answer. A line is a button: a click explains its class or chooses its box.
+ * The answer's elements; made once for each answer. A line with a class or a box is a button: a click explains the class
+ * or chooses the box.
  * @param {any} answer @param {import("../maps/attention_maps.js").Part|null} part @param {import("../state.js").Model} model
  * @param {(line: Line) => void} chosen
  * @returns {HTMLElement}
@@ -33,7 +34,7 @@ export function answerElement(answer, part, model, chosen) {
   const { title, number, lines } = answerLines(answer, part, model);
   const doubtful = lines.filter((line) => line.mark === "doubtful");
   const list = (/** @type {Line[]} */ subset) =>
-    el("div", { class: "lines" }, ...subset.map((line) => lineButton(line, chosen)));
+    el("div", { class: "lines" }, ...subset.map((line) => lineElement(line, chosen)));
   return el("div", {},
     el("p", { class: "headline" }, el("b", { text: title }), " ", el("span", { text: number })),
     list(lines.filter((line) => line.mark !== "doubtful")),
@@ -42,17 +43,19 @@ export function answerElement(answer, part, model, chosen) {
 }
 
 /** @param {Line} line @param {(line: Line) => void} chosen */
-function lineButton(line, chosen) {
+function lineElement(line, chosen) {
   const bar = el("i");
   bar.style.width = `${100 * line.share}%`;
   if (line.colour) bar.style.background = line.colour;
   const number = line.object === undefined ? "" : String(line.object + 1);
   const swatch = line.colour ? el("i", { class: "swatch", text: number }) : null;
   if (swatch) swatch.style.background = line.colour;
+  const cells = [el("span", { class: "name" }, swatch, el("span", { text: line.name })),
+    el("span", { class: "bar" }, bar), el("span", { class: "number", text: line.number })];
+  if (line.label === undefined && line.object === undefined) return el("div", { class: "line" }, ...cells);
   const what = line.object === undefined ? "show what speaks for it" : "show what finds it";
   return el("button", {
     type: "button", class: `line ${line.mark ?? ""}`, "aria-pressed": "false", title: `${line.name}: ${what}`,
     "data-label": line.label, "data-object": line.object, on: { click: () => chosen(line) },
-  }, el("span", { class: "name" }, swatch, el("span", { text: line.name })), el("span", { class: "bar" }, bar),
-  el("span", { class: "number", text: line.number }));
+  }, ...cells);
 }

@@ -115,11 +115,12 @@ export function pixelSurface(shape, colourAt) {
  * Draws a picture and what lies over it.
  * @param {HTMLCanvasElement} canvas
  * @param {Picture} picture
- * @param {{heat?: Heat|null, layer?: {surface: HTMLCanvasElement, box: number[]}|null, patch?: [number, number]|null,
- *          grid: [number, number], strength: number, smooth: boolean, small?: boolean}} over
+ * @param {{heat?: Heat|null, layer?: {surface: HTMLCanvasElement, box: number[], grey: boolean}|null,
+ *          patch?: [number, number]|null, grid: [number, number], strength: number, smooth: boolean,
+ *          small?: boolean}} over
  */
 export function draw(canvas, picture, { heat, layer, patch, grid, strength, smooth, small = false }) {
-  const ground = small ? picture.small : heat ? picture.grey : picture.colour;
+  const ground = small ? picture.small : heat || layer?.grey ? picture.grey : picture.colour;
   if (canvas.width !== ground.width || canvas.height !== ground.height) {
     canvas.width = ground.width;
     canvas.height = ground.height;

@@ -115,10 +115,25 @@ export class Pane {
   layerOf(model, only) {
     const key = `${this.version} ${only}`;
     if (this.layerCache.key !== key) {
-      const surface = model.drawing.layer.surface(this.layerPart(model), model, only);
-      this.layerCache = { key, surface, box: this.header.mask_box ?? [0, 0, 1, 1] };
+      const { layer } = model.drawing, part = this.layerPart(model);
+      const { answer, mask_box: box = [0, 0, 1, 1] } = this.header;
+      const surface = layer.surface(part, model, only), scale = layer.scale?.(part, answer) ?? null;
+      this.layerCache = { key, surface, scale, box, grey: layer.grey ?? false };
     }
     return this.layerCache;
+  }
+
+  /**
+   * The layer's number in the middle of a patch; null where it has none, as in the padding.
+   * @param {import("../state.js").Model} model @param {[number, number]} patch
+   */
+  layerValue(model, [row, column]) {
+    const part = this.layerPart(model), { grid, answer, mask_box: box = [0, 0, 1, 1] } = this.header;
+    const [left, top, right, bottom] = box, [height, width] = part.shape;
+    const y = Math.floor(((row + 0.5) / grid[0] - top) / (bottom - top) * height);
+    const x = Math.floor(((column + 0.5) / grid[1] - left) / (right - left) * width);
+    const inside = y >= 0 && y < height && x >= 0 && x < width;
+    return inside ? model.drawing.layer.valueAt?.(part, y * width + x, answer) ?? null : null;
   }
 
   /** @param {string} key @param {() => Promise<any>} request */

@@ -6,6 +6,8 @@ import { el } from "../dom.js";
 import { createAttentionBars } from "../panels/attention_bars.js";
 import { createStage } from "./stage.js";
 import { methodWords, percent } from "../format.js";
+import { patchOf, tokenName } from "../maps/tokens.js";
+import { colourRamp } from "../panels/colour_ramp.js";
 
 /**
  * What lies over a picture, and in words. `row` is there for attention: its shares are shown as bars.
@@ -24,7 +26,10 @@ export function overlay(pane, state, number, model) {
 
 function layerOverlay(pane, state, model) {
   const only = state.label === null ? null : model.labels?.indexOf(state.label) ?? null;
-  return { object: null, layer: pane.layerOf(model, only), words: model.drawing.layer.text };
+  const layer = pane.layerOf(model, only), peeked = state.peek === null ? null : patchOf(state.peek);
+  const value = peeked && pane.layerValue(model, peeked);
+  const words = value === null ? model.drawing.layer.text : `In the middle of ${tokenName(state.peek, [])}: ${value}.`;
+  return { object: null, layer, scale: layer.scale, patch: value === null ? null : peeked, words };
 }
 
 function attentionOverlay(pane, state, number) {
@@ -68,11 +73,12 @@ function explainedLabel(pane, state) {
 export function createPaneView(pane, number, actions) {
   const stage = createStage(() => pane, actions), bars = createAttentionBars();
   const name = el("h2", { class: "filename" }), said = el("p", { class: "said soft small" });
+  const scale = el("p", { class: "soft small scale" });
   const answer = el("div"), timing = el("p", { class: "soft tiny timing" });
   const alert = el("p", { class: "aside", role: "alert" });
   const barsTitle = el("h3", { class: "minor", text: "Its attention goes to" });
   const filled = el("div", { class: "filled" }, el("div", { class: "stage-box" }, stage.node),
-    el("div", { class: "beside" }, answer, el("div", { class: "reading" }, said, barsTitle, bars.node), timing));
+    el("div", { class: "beside" }, answer, el("div", { class: "reading" }, scale, said, barsTitle, bars.node), timing));
   const empty = el("div", { class: "empty" }, el("p", { text: "Drop, paste or choose a picture" }),
     el("button", { type: "button", text: "Choose …", on: { click: actions.choose } }));
   const remove = number ? el("button", {
@@ -106,15 +112,17 @@ export function createPaneView(pane, number, actions) {
       if (!pane.picture) return;
       if (builtVersion !== pane.version) build(pane.header, model);
       builtVersion = pane.version;
-      const { object, row = null, words, loading = false, ...over } = overlay(pane, state, number, model);
+      const shown = overlay(pane, state, number, model);
+      const { object, row = null, words, loading = false, scale: ends = null, ...over } = shown;
       const { strength, smooth } = state;
       stage.update({ ...over, grid: pane.header.grid, strength: strength / 100, smooth }, object, model);
       stage.node.classList.toggle("busy", Boolean(loading) || pane.busy);
       said.textContent = words;
+      scale.replaceChildren(...(ends ? [colourRamp(ends)] : []));
       bars.node.hidden = barsTitle.hidden = !row;
       if (row) bars.update(pane.header.prefix, row);
       const target = explainedLabel(pane, state);
-      for (const line of answer.querySelectorAll(".line")) {
+      for (const line of answer.querySelectorAll("button.line")) {
         line.setAttribute("aria-pressed", String(pressed(line.dataset, state, target, object, model)));
       }
     },

@@ -4,30 +4,45 @@ import { shortNumber } from "../format.js";
 import { heatPalette } from "../maps/colours.js";
 import { pixelSurface } from "../picture/canvas.js";
 
+/** @typedef {{data: Float32Array, shape: number[]}} DepthMap (H, W) */
+/** @typedef {{nearest: number, quartiles: number[], farthest: number, unit: string}} Answer */
+
 export const explainsLabels = false;
 
+/** @param {number} value @param {string} unit @returns {string} "6.63 m" */
+const depthWords = (value, unit) => `${shortNumber(Number(value.toPrecision(3)))}${unit ? ` ${unit}` : ""}`;
+
+/** @param {Float32Array} data @returns {[number, number]} the nearest and the farthest */
+function rangeOf(data) {
+  let near = Infinity, far = -Infinity;
+  for (const value of data) {
+    near = Math.min(near, value);
+    far = Math.max(far, value);
+  }
+  return [near, far];
+}
+
 export const layer = {
-  name: "depth", title: "Depth", text: "How far each pixel is: near is light, far is dark.",
-  /** @param {{data: Float32Array, shape: number[]}} depth (H, W) */
+  name: "depth", title: "Depth", grey: true,
+  text: "How far each pixel is: near is light, far is dark. Point at a patch to read its depth.",
+  /** @param {DepthMap} depth */
   surface({ data, shape }) {
-    let near = Infinity, far = -Infinity;
-    for (const value of data) {
-      near = Math.min(near, value);
-      far = Math.max(far, value);
-    }
-    const range = far - near || 1;
+    const [near, far] = rangeOf(data), range = far - near || 1;
     return pixelSurface(shape, (index) => [...heatPalette[Math.round(255 * (far - data[index]) / range)], 255]);
   },
+  /** @param {DepthMap} depth @param {Answer} answer */
+  scale: ({ data }, { unit }) => rangeOf(data).reverse().map((value) => depthWords(value, unit)),
+  /** @param {DepthMap} depth @param {number} index @param {Answer} answer */
+  valueAt: ({ data }, index, { unit }) => depthWords(data[index], unit),
 };
 
-/** @param {{nearest: number, quartiles: number[], farthest: number, unit: string}} answer */
+/** @param {Answer} answer */
 export function answerLines({ nearest, quartiles: [low, median, high], farthest, unit }) {
-  const words = (/** @type {number} */ value) => `${shortNumber(Number(value.toPrecision(3)))}${unit ? ` ${unit}` : ""}`;
   const line = (/** @type {string} */ name, /** @type {number} */ value) =>
-    ({ name, number: words(value), share: farthest > 0 ? value / farthest : 0 });
+    ({ name, number: depthWords(value, unit), share: farthest > 0 ? value / farthest : 0 });
   return {
-    title: "Median depth", number: words(median),
-    lines: [line("nearest", nearest), line("a quarter is nearer", low), line("half is nearer", median),
-      line("three quarters are nearer", high), line("farthest", farthest)],
+    title: "Median depth", number: depthWords(median, unit),
+    lines: [line("nearest", nearest), line("25 % below", low), line("median", median), line("75 % below", high),
+      line("farthest", farthest)],
   };
 }
