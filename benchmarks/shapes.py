@@ -1,4 +1,4 @@
-"""Each of the four tasks on generated scenes with exact truth, trained by the real command in a few minutes.
+"""Each of five tasks on generated scenes with exact truth, trained by the real command in a few minutes.
 
     python benchmarks/shapes.py [--minutes 4] [--task segment ...]
 
@@ -18,9 +18,15 @@ from training.places import BENCHMARKS, add_shared
 from training.results import write_section
 from training.running import new_folder, vitrail_train
 
-BARS = {"classify": ("accuracy", 0.95), "segment": ("mIoU", 0.80), "detect": ("AP50", 0.80), "regress": ("R2", 0.90)}
+BARS = {
+    "classify": ("accuracy", 0.95),
+    "segment": ("mIoU", 0.80),
+    "detect": ("AP50", 0.80),
+    "regress": ("R2", 0.90),
+    "depth": ("MAE", 0.25),  # of the error of always answering the mean; smaller is better
+}
 RESULTS = BENCHMARKS / "results" / "shapes.md"
-HEADING = "# Four tasks on generated scenes\n\nEach section says when, where and by which command.\n"
+HEADING = "# Five tasks on generated scenes\n\nEach section says when, where and by which command.\n"
 
 
 def main() -> None:
@@ -47,14 +53,19 @@ def one(task: str, given: argparse.Namespace, data: Path, work: Path) -> None:
     results = json.loads((trained.folder / "results.json").read_text(encoding="utf-8"))
     metric, bar = BARS[task]
     value, (low, high) = results["metrics"][metric], results["intervals"][metric]
-    held = "met" if value >= bar and trained.seconds <= 60 * given.minutes * 1.1 else "NOT met"
+    wanted = f"{bar:.2f}"
+    reached = value >= bar
+    if task == "depth":
+        bar *= results["metrics"]["MAE_of_the_mean"]
+        wanted, reached = f"{bar:.3f}, a quarter of the error of the mean,", value <= bar
+    held = "met" if reached and trained.seconds <= 60 * given.minutes * 1.1 else "NOT met"
     lines = [
         f"`vitrail train shapes --task {task} --minutes {given.minutes:g}`, all else by default.",
         "",
         "| metric on test (95 % interval) | test images | wall time | epochs | bar |",
         "|---|---|---|---|---|",
         f"| {metric} **{value:.3f}** ({low:.3f} to {high:.3f}) | {results['images']} | {trained.seconds / 60:.1f} min "
-        f"| {trained.rows[-1]['epoch']:.1f} | {bar:.2f} in {given.minutes:g} min: {held} |",
+        f"| {trained.rows[-1]['epoch']:.1f} | {wanted} in {given.minutes:g} min: {held} |",
     ]
     write_section(given.results, f"{task}, {given.minutes:g} minutes", lines, heading=HEADING)
 
