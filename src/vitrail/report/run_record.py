@@ -23,7 +23,7 @@ def record(finished: Finished) -> RunRecord:
         ("command", plan.command),
         ("started", plan.started),
         ("time", clock(finished.state.seconds)),
-        ("steps", f"{finished.state.step:,} of {plan.steps:,}, the best after {finished.state.best_step:,}"),
+        ("steps", f"{finished.state.step:,} of {plan.steps:,}; the model is that of step {finished.state.best_step:,}"),
         ("seed", str(finished.settings.train.seed)),
         ("versions", f"vitrail {__version__}, torch {torch.__version__}, Python {platform.python_version()}"),
         ("machine", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),

@@ -81,8 +81,19 @@ def start_processes() -> Processes:
     return Processes(int(os.environ["RANK"]), world, device)
 
 
+_ended_groups: list[dist.ProcessGroup] = []
+
+
 def end_processes(processes: Processes) -> None:
+    """Leave the group of processes.
+
+    The group itself is kept until Python ends. Else DDP's reducer would be the last to hold it, and free it while it
+    holds the GIL: that waits for gloo's thread, which at times waits for the GIL, and a finished run never ended.
+    """
     if dist.is_initialized() and "RANK" in os.environ:
+        group = dist.group.WORLD
+        if group is not None:
+            _ended_groups.append(group)
         dist.destroy_process_group()
 
 

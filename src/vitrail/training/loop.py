@@ -38,7 +38,7 @@ class TrainState:
     seconds: float = 0.0  # of training, over all sessions of the run
     best: float | None = None
     best_loss: float = math.inf  # decides between equal scores
-    best_step: int = 0
+    best_step: int = 0  # of the weights that are kept
     since_best: int = 0  # evaluations
     updating: bool = field(default=False, repr=False)  # the weights in memory are between two steps: not to be saved
 
@@ -117,7 +117,8 @@ def run_steps(
 
 
 def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainState) -> None:
-    """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best."""
+    """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best; the last
+    where the images are too few to tell which are the best."""
     task = trainer.task
     with trainer.ema.applied(trainer.model) if trainer.ema is not None else nullcontext():
         try:
@@ -127,11 +128,12 @@ def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainSta
         score, loss = metrics[task.main_metric], metrics["loss"]
         is_best = state.best is None or (score, -loss) > (state.best, -state.best_loss)
         if is_best:
-            state.best, state.best_loss = score, loss
-            state.best_step, state.since_best = state.step, 0
-            save_best(run, trainer, state)
+            state.best, state.best_loss, state.since_best = score, loss, 0
         else:
             state.since_best += 1
+        if is_best or not images.can_choose_best:
+            state.best_step = state.step
+            save_best(run, trainer, state)
     row = progress_row(trainer, state)
     run.progress.best = task.show(task.main_metric, state.best or 0.0)
     run.progress.record({**row, "validation": metrics, "best": is_best})

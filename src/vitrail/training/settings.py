@@ -125,6 +125,7 @@ class Recipe(Section):
     muon_lr: float = setting(0.02, "peak learning rate of the blocks' matrices under Muon", low=0)
     weight_decay: float = setting(0.05, "pulls matrices towards zero; norms, biases and tokens are left alone", low=0)
     layer_decay: float = setting(0.75, "fine-tuning: each block below learns so much slower", low=0.0, high=1)
+    probe: bool = setting(True, "fine-tuning: a new linear head is fitted to the frozen features first")
     warmup: float = setting(0.05, "part of the steps in which the learning rate rises", low=0, high=0.9)
     clip: float = setting(1.0, "gradients longer than this are shortened; 0: off", low=0)
     average: float = setting(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from vitrail.text import counted
 from vitrail.training.loop import run_loop
 from vitrail.training.optim.memory import keep_freed_memory
 from vitrail.training.plan import Plan
@@ -14,9 +15,10 @@ from vitrail.training.run_context import Run, RunRequest, open_run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_model import build_model, choose_settings, fit_to_images, load_start, with_drop_path
 from vitrail.training.stages.build_trainer import build_trainer, restore_state
-from vitrail.training.stages.decode_images import decode_images
+from vitrail.training.stages.decode_images import TrainingImages, decode_images
 from vitrail.training.stages.finish_run import Finished, best_model, calibrate, write_model
 from vitrail.training.stages.make_plan import make_plan
+from vitrail.training.stages.probe_head import probe_head
 from vitrail.training.stages.read_data import make_task, read_data
 from vitrail.training.train_step import Trainer
 
@@ -45,13 +47,13 @@ def train(
         with readable_errors(run, choice.settings):
             start = build_model(choice.settings, task, loaded)
             images = decode_images(run, choice.settings, training_data, task, start)
-            start = fit_to_images(start, images)
+            start = probe_head(run, images, fit_to_images(start, images))
             planned = make_plan(run, images, start, choice.reasons)
             images = replace(images, quick_images=planned.plan.quick_images)
             start = with_drop_path(start, planned.settings)
             trainer = build_trainer(run, planned.settings, images, start, planned.plan.lengths[0].steps)
             state = restore_state(run, trainer, planned.plan)
-            announce(run, trainer, planned.plan)
+            announce(run, trainer, images, planned.plan)
             plan = run_loop(run, trainer, images, planned.plan, state)
             model = best_model(run, trainer, start, planned.settings)
             measured = calibrate(run, images, model, plan, state)
@@ -67,7 +69,11 @@ def readable_errors(run: Run, settings: Settings) -> Iterator[None]:
         raise run.explain(error, settings.train) from None
 
 
-def announce(run: Run, trainer: Trainer, plan: Plan) -> None:
+def announce(run: Run, trainer: Trainer, images: TrainingImages, plan: Plan) -> None:
+    """What is trained, and what is kept of it."""
+    if not images.can_choose_best:
+        held_out = counted(len(images.held_out["val"]), "validation image")
+        run.progress.say(f"  {held_out}: too few to choose the best weights by, so the last ones are kept")
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
     run.progress.say(
         f"training {count / 1e6:.3g} M parameters, {trainer.model.config.tokens} tokens an image, {plan.steps:,} steps "

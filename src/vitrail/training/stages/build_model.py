@@ -12,8 +12,10 @@ from vitrail.model.vit import ViT
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_sharing, check_start, check_task
+from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice, choose_model, config_of
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
+from vitrail.training.choices.size_choice import fit_size_to_time, measure_image_seconds, small_config
 from vitrail.training.optim.whitening import start_from_images
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
@@ -52,7 +54,8 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
     if loaded is not None:
         choice = _fine_tuning_choice(settings, data, task, loaded)
     else:
-        choice = choose_model(settings, data.facts(run.processes.device.type, settings.train.minutes))
+        facts = data.facts(run.processes.device.type, settings.train.minutes)
+        choice = size_in_time(run, settings, facts, task, choose_model(settings, facts))
     batch = min(choice.settings.train.batch_size or TUNED_BATCH, len(data.train))
     settings = choice.settings.with_values({"train.batch_size": batch})
     settings = choose_optimizer(settings, run.request.shard, task.every_patch)
@@ -61,6 +64,18 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
     check_sharing(settings.train, run.processes.world, run.request.shard)
     check_task(settings, task)
     return Choice(settings, choice.reasons)
+
+
+def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice: Choice) -> Choice:
+    """The choice at a size whose images can be seen often enough; as it is, where size or network were asked for."""
+    model = settings.model
+    if run.request.resume or not task.dense or not facts.minutes or model.image_size or model.model is not None:
+        return choice
+    config = small_config(config_of(choice.settings, head_fields(choice.settings, task)))
+    precision = settings.train.precision or "auto"
+    own = measure_image_seconds(config, run.processes.device, precision)
+    seconds = run.processes.from_main(lambda: own) / run.processes.world
+    return fit_size_to_time(settings, facts, choice, config, seconds)
 
 
 def _fine_tuning_choice(settings: Settings, data: TrainingData, task: Task, loaded: Checkpoint) -> Choice:

@@ -93,7 +93,8 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     image_seconds = plan.timing.evaluation / len(images.validation_indices)
     calibration = len(images.validation_indices) if images.measured_split == "test" else 0
     left = plan.deadline - state.seconds - REPORT - calibration * image_seconds
-    return min(available, max(int(left / image_seconds), SMALLEST_FINAL))
+    in_time = max(int(left / image_seconds), SMALLEST_FINAL)
+    return available if in_time > 0.9 * available else in_time  # a tenth is not worth leaving out
 
 
 def write_model(

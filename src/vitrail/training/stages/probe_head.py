@@ -1,0 +1,110 @@
+"""Fine-tuning begins with a linear probe: a new head is fitted to the frozen features before anything else learns.
+
+A head that starts from noise sends noise down into good weights, and needs many steps to become a head at all. Features
+are computed once, and a linear layer on them is fitted in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.loading.rng import permutation
+from vitrail.inference.image_processor import ImageProcessor
+from vitrail.model.encoder import Capture
+from vitrail.model.heads.linear_head import LinearHead
+from vitrail.tasks.task import Task
+from vitrail.training.run_context import Run
+from vitrail.training.stages.decode_images import TrainingImages
+from vitrail.training.validate import HeldOutImages, evaluation_engine
+from vitrail.weights.checkpoint import Checkpoint
+
+MOST_IMAGES = 2000
+DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)  # of the squared weights; the one that generalises best is taken
+STEPS = 60  # of L-BFGS
+HELD_OUT = 5  # of the images every fifth chooses among the decays
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A linear layer on pooled features."""
+
+    weight: Tensor  # (K, D)
+    bias: Tensor  # (K,)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(B, D) -> (B, K)."""
+        return features @ self.weight.T + self.bias
+
+
+def probe_head(run: Run, images: TrainingImages, start: Checkpoint) -> Checkpoint:
+    """The same model with its new head fitted to the training images. Other heads are left as they are: those that
+    were loaded with the model, that read more than one vector, or have a hidden layer."""
+    head = start.model.head
+    if run.request.resume or not images.settings.train.probe or images.settings.model.start is None:
+        return start
+    if not isinstance(head, LinearHead) or head.hidden is not None or start.model.distillation_head is not None:
+        return start
+    if head.out.bias is None or head.out.bias.any():  # only a new head's biases are all zero
+        return start
+    probe = run.processes.from_main(lambda: fit_to_training_images(images, start))
+    with torch.no_grad():
+        head.out.weight.copy_(probe.weight)
+        head.out.bias.copy_(probe.bias)
+    return start
+
+
+def fit_to_training_images(images: TrainingImages, start: Checkpoint) -> Probe:
+    """The probe of a sample of the training images, as the model will be shown them."""
+    order = permutation(images.settings.train.seed, 0, len(images.data.train))[:MOST_IMAGES]
+    features = pooled_features(images, start, order.tolist())
+    return fit_probe(features, images.targets["train"].take(order), images.task)
+
+
+def pooled_features(images: TrainingImages, start: Checkpoint, indices: list[int]) -> Tensor:
+    """(M, D): what the head reads of each of these training images."""
+    processor = ImageProcessor(images.preprocessing)
+    paths = [images.data.train[index].path for index in indices]
+    pictures = HeldOutImages(paths, processor, images.settings.data.workers)
+    features: list[Tensor] = []
+    with evaluation_engine(start.model, pictures) as engine:
+        for first in range(0, len(indices), pictures.batch_size):
+            batch = pictures.take(range(first, min(first + pictures.batch_size, len(indices))))
+            capture = Capture()
+            engine.forward(engine.transform([picture.pixels for picture in batch]), capture)
+            assert capture.pooled is not None
+            features.append(capture.pooled.float().cpu())
+    return torch.cat(features)
+
+
+def fit_probe(features: Tensor, targets: Tensor, task: Task) -> Probe:
+    """features (M, D), targets as `task.encode` gives them -> the best linear layer on them."""
+    mean, std = features.mean(0), features.std(0, correction=0).clamp(min=1e-6)
+    standard = (features - mean) / std
+    held_out = torch.arange(len(features)) % HELD_OUT == 0
+    losses = []
+    for decay in DECAYS:
+        probe = _minimise(standard[~held_out], targets[~held_out], task, decay)
+        losses.append(float(task.loss(probe(standard[held_out]), targets[held_out])))
+    best = _minimise(standard, targets, task, DECAYS[losses.index(min(losses))])
+    weight = best.weight / std
+    return Probe(weight, best.bias - weight @ mean)
+
+
+def _minimise(features: Tensor, targets: Tensor, task: Task, decay: float) -> Probe:
+    """The task's loss and the decay, by L-BFGS on all features at once."""
+    layer = nn.Linear(features.shape[1], task.outputs)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = task.loss(layer(features), targets) + decay * layer.weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return Probe(layer.weight.detach(), layer.bias.detach())
