@@ -18,6 +18,7 @@ from tests.training.running import vitrail as command
 from tests.warm_process import run_python
 from vitrail.commands.train import train
 from vitrail.errors import VitrailError
+from vitrail.report.run_record import record
 from vitrail.training.settings import SECTIONS, Settings
 from vitrail.training.stages import build_model
 from vitrail.training.training_run import train as run_training
@@ -544,3 +545,30 @@ def test_a_class_called_script_is_text_on_the_page(tmp_path):
     train(tmp_path / "data", tmp_path / "run", settings=fast())
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<script" not in page and "&lt;script&gt;alert(1)&lt;" in page
+
+
+# ---- which weights are kept
+
+
+@pytest.mark.parametrize("enough", [1, 10**6])
+def test_few_held_out_images_do_not_choose_the_weights(tmp_path, pictures, monkeypatch, capsys, enough):
+    """A run that gets worse: by enough images the best weights are kept, by few the last."""
+    monkeypatch.setattr("vitrail.training.stages.decode_images.ENOUGH_IMAGES", enough)
+    scores = iter([0.2, 0.9, 0.5, 0.4, *[0.3] * 20])
+    monkeypatch.setattr(
+        "vitrail.training.loop.quick_metrics",
+        lambda *arguments: {"loss": 1.0, "accuracy": next(scores), "balanced_accuracy": 0.5},
+    )
+    finished = train(pictures, tmp_path / "run", settings=fast())
+    assert (finished.state.best_step == finished.state.step) is (enough > 1)
+    assert finished.state.best == 0.9  # what patience goes by
+    said = "too few to choose the best weights by, so the last ones are kept" in capsys.readouterr().out
+    assert said is (enough > 1)
+
+
+def test_the_last_measure_takes_a_sample_where_the_time_is_over(tmp_path, pictures, monkeypatch, capsys):
+    monkeypatch.setattr("vitrail.training.stages.finish_run.images_in_time", lambda *arguments: 5)
+    finished = train(pictures, tmp_path / "run", settings=fast())
+    assert finished.results["images"] == len(finished.items) == 5
+    assert "measured on 5 of 16 validation images, so that the run ends in time" in capsys.readouterr().out
+    assert "5 of 16 validation images" in record(finished).facts[-1][1]

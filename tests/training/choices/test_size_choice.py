@@ -1,0 +1,53 @@
+"""The image size of a dense task follows from the time there is."""
+
+import pytest
+
+from tests.training.choices.example_facts import facts
+from vitrail.model.cost import multiply_adds
+from vitrail.training.choices.model_choice import choose_model, config_of
+from vitrail.training.choices.size_choice import (
+    ENOUGH_EPOCHS,
+    candidate_sizes,
+    fit_size_to_time,
+    size_for_time,
+    small_config,
+)
+from vitrail.training.settings import Settings
+
+HEAD = {"classes": 3, "head": "mask_decoder"}
+
+
+def test_candidates_keep_the_aspect_in_whole_patches():
+    sizes = candidate_sizes(facts(task="segment", height=360, width=480), 16)
+    assert sizes[0] == (352, 480) and sizes == sorted(sizes, reverse=True)
+    assert all(height % 16 == width % 16 == 0 for height, width in sizes)
+    assert all(width / height == pytest.approx(480 / 360, rel=0.1) for height, width in sizes)
+    assert candidate_sizes(facts(task="segment", height=64, width=64), 8) == [(64, 64)]
+    assert candidate_sizes(facts(task="segment", height=3000, width=4000), 16)[0] == (384, 512)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size"), [(10_000, (480, 480)), (2000, (240, 240)), (800, (160, 160)), (1, (160, 160))]
+)
+def test_enough_epochs_come_first_then_pixels(seconds, size):
+    """100 images, which take 4, 1 and 0.5 seconds each at the three sizes."""
+    timed = size_for_time([(480, 480), (240, 240), (160, 160)], [4.0, 1.0, 0.5], 100, seconds)
+    assert timed.size == size
+    assert timed.epochs >= ENOUGH_EPOCHS or size == (160, 160)
+
+
+@pytest.mark.parametrize("task", ["segment", "detect", "depth"])
+def test_more_minutes_never_mean_fewer_pixels(task):
+    sides = []
+    for minutes in (1.0, 5.0, 30.0, 240.0):
+        known = facts(task=task, height=512, width=512, images=1200, minutes=minutes, objects=3 * (task == "detect"))
+        choice = choose_model(Settings(), known)
+        config = small_config(config_of(choice.settings, HEAD))
+        assert max(config.image_size) <= 160
+        image_seconds = multiply_adds(config, 1) / 2e10  # a machine with 20 billion multiply-adds a second
+        fitted = fit_size_to_time(Settings(), known, choice, config, image_seconds)
+        sides.append(fitted.settings.model.image_size)
+        reasons = [reason for reason in fitted.reasons if reason.startswith("size:")]
+        assert len(reasons) == (sides[-1] < 512)
+        assert all("minutes would allow 512 x 512 px" in reason for reason in reasons)
+    assert sides == sorted(sides) and sides[0] < sides[-1] == 512

@@ -1,0 +1,68 @@
+"""A new head is fitted to frozen features before fine-tuning."""
+
+import json
+
+import pytest
+import torch
+
+import vitrail
+from tests.training.running import write_pictures
+from vitrail.tasks.registry import task_for
+from vitrail.training.settings import Settings
+from vitrail.training.stages import probe_head
+from vitrail.training.stages.probe_head import fit_probe
+
+
+def test_a_probe_separates_what_can_be_separated():
+    """Features of very different scales, one of which tells the class."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(200, 8, generator=generator) * torch.tensor([1000.0, 1, 1, 1, 1, 1, 1, 0.001]) + 50
+    targets = (features[:, 7] > features[:, 7].median()).long()
+    task = task_for("classify", ["low", "high"])
+    probe = fit_probe(features, targets, task)
+    assert (probe(features).argmax(1) == targets).float().mean() > 0.95
+
+
+def test_a_probe_of_numbers_is_their_regression():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(100, 4, generator=generator)
+    numbers = features @ torch.tensor([[1.0], [-2.0], [0.0], [3.0]]) + 2000
+    task = task_for("regress", ["weight"])
+    task.fit(numbers.tolist())
+    answers = task.meant(fit_probe(features, numbers, task)(features))
+    assert (answers - numbers).abs().max() < 0.1
+
+
+def test_labels_without_a_pattern_give_a_probe_that_says_little():
+    """The decay is chosen by images that the probe was not fitted to."""
+    generator = torch.Generator().manual_seed(0)
+    features, targets = torch.randn(60, 50, generator=generator), torch.randint(2, (60,), generator=generator)
+    probe = fit_probe(features, targets, task_for("classify", ["a", "b"]))
+    assert probe(features).softmax(1).max() < 0.99 and probe.weight.norm() < 1
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first")
+    settings = Settings().with_values({"model.model": "mu/4", "model.image_size": 16, "data.workers": 0})
+    vitrail.train(write_pictures(folder / "data"), folder / "run", epochs=4, settings=settings)
+    return folder / "run" / "model.safetensors"
+
+
+@pytest.mark.parametrize("probe", [True, False])
+def test_fine_tuning_starts_from_a_good_head(tmp_path, first, probe):
+    """At a rate at which nothing is learnt, so that only the probe can have done it."""
+    data = write_pictures(tmp_path / "data", classes=("ant", "bee", "cow"))
+    values = {"train.probe": probe, "train.lr": 1e-9, "data.workers": 0, "train.epochs": 1.0}
+    vitrail.train(data, tmp_path / "run", start=first, settings=Settings().with_values(values))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["validation"]["loss"] for row in rows if "validation" in row]
+    assert (max(losses) < 0.1) is probe
+
+
+def test_a_head_that_was_loaded_is_kept(tmp_path, first, monkeypatch):
+    monkeypatch.setattr(probe_head, "fit_to_training_images", None)  # nobody calls it
+    values = {"train.lr": 1e-9, "data.workers": 0, "train.epochs": 1.0}
+    data = write_pictures(tmp_path / "data")
+    run = vitrail.train(data, tmp_path / "run", start=first, settings=Settings().with_values(values))
+    assert run.results["metrics"]["accuracy"] == 1.0
