@@ -146,6 +146,38 @@ def test_numbers(tmp_path):
     assert only.checkpoint.labels == ["weight"]
 
 
+def write_dots(folder, count=150):
+    """Pictures of 96 x 64 with a dot, and a table that says how far from the left it is."""
+    random = np.random.default_rng(0)
+    folder.mkdir()
+    rows = ["image,x"]
+    for number in range(count):
+        x, y = random.integers(4, 92), random.integers(4, 60)
+        pixels = np.full((64, 96, 3), 40, np.uint8)
+        pixels[y - 4 : y + 4, x - 4 : x + 4] = 250
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        rows.append(f"{number}.png,{x}")
+    (folder / "table.csv").write_text("\n".join(rows))
+    return folder / "table.csv"
+
+
+def test_where_a_dot_lies_in_a_wide_picture_is_learnt_by_default(tmp_path):
+    data = write_dots(tmp_path / "dots")
+    settings = fast(model__image_size=32, train__epochs=40.0)
+    finished = train(data, tmp_path / "run", settings=settings)
+    assert finished.checkpoint.preprocessing.resize == "pad"
+    assert finished.results["metrics"]["R2"] > 0.9
+    kept = Settings.read(tmp_path / "run" / "settings.toml")
+    assert kept.model.resize == "pad"
+    cropping = vitrail.load(tmp_path / "run" / "model.safetensors")
+    cropping.preprocessing = cropping.preprocessing.replace(resize="crop", crop_fraction=0.9)
+    cropping.save(tmp_path / "cropping.safetensors")
+    again = Settings().with_values({"train.epochs": 0.1, "train.lr": 1e-9, "data.workers": 0, "train.seed": 1})
+    tuned = train(data, tmp_path / "tuned", start=tmp_path / "cropping.safetensors", settings=again)
+    assert (tuned.checkpoint.preprocessing.resize, tuned.checkpoint.preprocessing.crop_fraction) == ("pad", 1.0)
+    assert tuned.results["metrics"]["R2"] == pytest.approx(finished.results["metrics"]["R2"], abs=0.02)
+
+
 def test_a_split_column_and_groups(tmp_path):
     parts = ("train", "val", "test")
     data = table(tmp_path, ["label", "split"], lambda number, place: [f"c{number}", parts[min(place // 8, 2)]])

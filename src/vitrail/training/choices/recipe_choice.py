@@ -76,7 +76,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> Choice:
             "augment.crop": crop if task.crops_and_flips else 1.0,
             "augment.flip": "none" if one_sided or facts.alike else "horizontal",
             "augment.policy": policy if several else "none",
-            "augment.erase": 0.25 if many and not task.dense else 0.0,
+            "augment.erase": 0.25 if many and not task.dense and task.crops_and_flips else 0.0,
             "train.mixup": 0.2 if mixing else 0.0,
             "train.cutmix": 1.0 if mixing else 0.0,
             "train.drop_path": 0.1 if many and not tuned else 0.0,
