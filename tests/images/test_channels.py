@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.images.channels import depth_of, eight_bit
+from vitrail.images.channels import counting_clipped, depth_of, eight_bit
 from vitrail.images.decode import UnreadableImage, read_image
 
 
@@ -117,3 +117,20 @@ def test_the_fourth_band_of_a_tiff_is_kept(make: SimpleNamespace) -> None:
     tifffile.imwrite(buffer, values, photometric="rgb", extrasamples=["unspecified"])
     np.testing.assert_array_equal(read_image(buffer.getvalue(), 4), values)
     np.testing.assert_array_equal(read_image(buffer.getvalue(), 3), values[..., :3])
+
+
+def test_a_depth_leaves_alone_what_has_none():
+    """A model of 12-bit images is also given photos and normalised arrays."""
+    assert eight_bit(np.array([[0, 200]], dtype=np.uint8), bits=12).tolist() == [[0, 200]]
+    assert eight_bit(np.array([[0.0, 0.5, 1.0]]), bits=12).tolist() == [[0, 128, 255]]
+    assert eight_bit(np.array([[0.0, 4095.0]]), bits=12).tolist() == [[0, 255]]
+
+
+def test_values_above_the_depth_are_clipped_and_counted():
+    values = np.array([[0, 4095, 4096, 60000]], dtype=np.uint16)
+    with counting_clipped() as clipped:
+        assert eight_bit(values, bits=12).tolist() == [[0, 255, 255, 255]]
+    assert clipped.values == 2
+    with counting_clipped() as clipped:
+        eight_bit(values)
+    assert clipped.values == 0

@@ -72,6 +72,18 @@ def test_intervals_follow_the_seed(name):
 
 
 @every_task
+def test_images_of_a_group_are_drawn_together(name):
+    task, targets = fitted(name)
+    outputs, four = outputs_like(targets), [7, 7, 3, 3, 5, 5, 0, 0]
+    alone = task.evaluate(outputs, targets, bootstrap=200)
+    grouped = task.evaluate(outputs, targets, bootstrap=200, groups=four)
+    assert (alone["groups"], grouped["groups"]) == (None, 4)
+    assert grouped["metrics"] == alone["metrics"] and grouped["intervals"] != alone["intervals"]
+    one = task.evaluate(outputs, targets, bootstrap=200, groups=[1] * 8)
+    assert (one["groups"], one["intervals"]) == (1, {})
+
+
+@every_task
 def test_answers_are_json_one_an_image_with_rows_of_the_same_columns(name):
     task, targets = fitted(name)
     answers = task.answer(outputs_like(targets), top=2)

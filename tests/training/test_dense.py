@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,16 @@ import vitrail
 from tests.training.running import begin, kill, wait_for
 from tests.training.running import vitrail as command
 from vitrail.commands.make_data import make_data
+from vitrail.data.loading.cache import Shape
 from vitrail.errors import VitrailError
+from vitrail.tasks.detect.detect import Detect
 from vitrail.tasks.segment.mask_files import MaskFile
-from vitrail.training.settings import Settings
+from vitrail.tasks.segment.segment import Segment
+from vitrail.training.run_log import RunLog
+from vitrail.training.settings import Data, Settings
+from vitrail.training.stages.decode_images import scan_targets, targets_of
 from vitrail.training.stages.finish_run import Finished
+from vitrail.training.stages.read_data import make_task, prepare_data
 from vitrail.weights.load import load
 
 SMALL: dict[str, Any] = {
@@ -185,3 +192,76 @@ def test_predictions_become_files(few: Path, tmp_path: Path) -> None:
     assert [image["width"] for image in coco["images"]] == [90]
     rows = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert "objects" in rows[0] and "error" in rows[1]
+
+
+def write_masks(folder: Path, masks: list[np.ndarray]) -> Path:
+    """A random picture for each mask of 16 x 16; no file names the classes."""
+    random = np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for number, mask in enumerate(masks):
+        picture = random.integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(picture).save(folder / "images" / f"{number:04}.png")
+        Image.fromarray(mask.astype(np.uint8)).save(folder / "masks" / f"{number:04}.png")
+    return folder
+
+
+def test_a_class_that_appears_late_gets_the_weight_of_its_pixels(tmp_path: Path) -> None:
+    masks = [np.indices((16, 16))[0] % 2 for _ in range(540)]
+    for mask in masks[505:]:
+        mask[:4] = 2
+    data = write_masks(tmp_path / "data", masks)
+    settings = Settings().with_values({"train.class_weights": "inverse"})
+    prepared = prepare_data(str(data), Data(), 0, RunLog(None, None))
+    task = make_task(prepared, settings)
+    scanned = scan_targets(targets_of(prepared.train, task, settings, Shape(16, 16, 3)), task)
+    assert isinstance(task, Segment)
+    task.fit_statistics([scanned.statistics[index] for index in range(len(prepared.train))])
+    late = sum(int(item.path.stem) >= 505 for item in prepared.train)
+    total = 256 * len(prepared.train)
+    assert late > 10 and task.pixels[2] == 64 * late
+    assert task.weights[2] == pytest.approx(total / (3 * 64 * late), rel=1e-5)  # each class weighs the same in all
+    assert task.weights[2] < 200
+
+
+def test_indices_that_nobody_named_are_no_digits(tmp_path: Path) -> None:
+    masks = [np.indices((16, 16))[0] % 3 + 1 for _ in range(20)]
+    data = write_masks(tmp_path / "data", masks)
+    prepared = prepare_data(str(data), Data(), 0, RunLog(None, None))
+    assert prepared.dataset.labels == ("1", "2", "3") and not prepared.facts("cpu", None).named
+    (data / "classes.txt").write_text("void\nsky\nroad\ncar\n")
+    assert prepare_data(str(data), Data(), 0, RunLog(None, None)).facts("cpu", None).named
+
+
+def test_the_threshold_is_chosen_on_the_validation_part_and_measured_on_the_test_part(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, int] = {}
+
+    def calibrate(task: Detect, outputs: Any, targets: Any) -> None:
+        seen["calibrated"] = len(targets)
+        task.threshold = 0.321
+
+    monkeypatch.setattr(Detect, "calibrate", calibrate)
+    finished = trained(few, tmp_path / "run", "detect", train__epochs=1.0)
+    parts = {part: len(list((few / "images" / part).iterdir())) for part in ("val", "test")}
+    assert finished.part == "test" and finished.results["images"] == parts["test"] != parts["val"]
+    assert seen == {"calibrated": parts["val"]} and finished.results["threshold"] == 0.321
+    model = tmp_path / "run" / "model.safetensors"
+    tested, validated = (vitrail.evaluate(model, few, part=part, bootstrap=0) for part in ("test", "val"))
+    assert tested["threshold"] == 0.321 and not any("threshold" in note for note in tested["notes"])
+    assert any("the threshold 0.32 of precision, recall and F1 was chosen" in note for note in validated["notes"])
+
+
+def test_dense_tasks_draw_groups_too(few: Path, tmp_path: Path) -> None:
+    """Every test picture is there twice."""
+    data = tmp_path / "data"
+    shutil.copytree(few, data)
+    for kind in ("images", "masks"):
+        for file in sorted((data / kind / "test").iterdir()):
+            shutil.copy(file, file.with_name(f"again {file.name}"))
+    finished = trained(data, tmp_path / "run", "segment", train__epochs=1.0)
+    count = len(list((few / "images" / "test").iterdir()))
+    assert (finished.results["images"], finished.results["groups"]) == (2 * count, count)
+    result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", data, bootstrap=50)
+    assert result["groups"] == count

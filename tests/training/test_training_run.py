@@ -16,12 +16,19 @@ import vitrail
 from tests.training.running import begin, kill, wait_for, write_pictures
 from tests.training.running import vitrail as command
 from tests.warm_process import run_python
-from vitrail.commands.train import train
+from vitrail.commands.train import summary, train
+from vitrail.data.loading.cache import read_squashed
 from vitrail.errors import VitrailError
+from vitrail.inference.image_processor import ImageProcessor
+from vitrail.inference.output.metrics_text import to_text
 from vitrail.report.run_record import record
 from vitrail.training.settings import SECTIONS, Settings
 from vitrail.training.stages import build_model
+from vitrail.training.stages.decode_images import with_bits
+from vitrail.training.stages.image_statistics import cached_shape
 from vitrail.training.training_run import train as run_training
+from vitrail.weights.load import load
+from vitrail.weights.preprocessing import Preprocessing
 
 FAST = {
     "model.model": "mu/4",
@@ -147,11 +154,124 @@ def test_numbers(tmp_path):
     assert only.checkpoint.labels == ["weight"]
 
 
+def write_dots(folder, count=150):
+    """Pictures of 96 x 64 with a dot, and a table that says how far from the left it is."""
+    random = np.random.default_rng(0)
+    folder.mkdir()
+    rows = ["image,x"]
+    for number in range(count):
+        x, y = random.integers(4, 92), random.integers(4, 60)
+        pixels = np.full((64, 96, 3), 40, np.uint8)
+        pixels[y - 4 : y + 4, x - 4 : x + 4] = 250
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        rows.append(f"{number}.png,{x}")
+    (folder / "table.csv").write_text("\n".join(rows))
+    return folder / "table.csv"
+
+
+def test_where_a_dot_lies_in_a_wide_picture_is_learnt_by_default(tmp_path):
+    data = write_dots(tmp_path / "dots")
+    settings = fast(model__image_size=32, train__epochs=40.0)
+    finished = train(data, tmp_path / "run", settings=settings)
+    assert finished.checkpoint.preprocessing.resize == "pad"
+    assert finished.results["metrics"]["R2"] > 0.9
+    kept = Settings.read(tmp_path / "run" / "settings.toml")
+    assert kept.model.resize == "pad"
+    cropping = vitrail.load(tmp_path / "run" / "model.safetensors")
+    cropping.preprocessing = cropping.preprocessing.replace(resize="crop", crop_fraction=0.9)
+    cropping.save(tmp_path / "cropping.safetensors")
+    again = Settings().with_values({"train.epochs": 0.1, "train.lr": 1e-9, "data.workers": 0, "train.seed": 1})
+    tuned = train(data, tmp_path / "tuned", start=tmp_path / "cropping.safetensors", settings=again)
+    assert (tuned.checkpoint.preprocessing.resize, tuned.checkpoint.preprocessing.crop_fraction) == ("pad", 1.0)
+    assert tuned.results["metrics"]["R2"] == pytest.approx(finished.results["metrics"]["R2"], abs=0.02)
+
+
 def test_a_split_column_and_groups(tmp_path):
     parts = ("train", "val", "test")
     data = table(tmp_path, ["label", "split"], lambda number, place: [f"c{number}", parts[min(place // 8, 2)]])
     finished = train(data, tmp_path / "run", settings=fast())
     assert finished.part == "test" and finished.results["images"] == 12
+
+
+def test_intervals_are_over_groups_in_the_run_and_in_evaluate(tmp_path):
+    parts = ("train", "val", "test")
+    data = table(
+        tmp_path,
+        ["label", "split", "group"],
+        lambda number, place: [("cat", "dog", "owl")[number], parts[min(place // 8, 2)], f"{number} {place // 2}"],
+    )
+    finished = train(data, tmp_path / "run", settings=fast())
+    assert (finished.results["images"], finished.results["groups"]) == (12, 6)
+    measured = vitrail.evaluate(tmp_path / "run" / "model.safetensors", data)
+    assert measured["groups"] == 6
+    assert " over 6 groups" in summary(finished)[0] and " over 6 groups)" in to_text(measured)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "are not independent of each other: what counts for the interval are 6 groups." in page
+    alone = vitrail.evaluate(tmp_path / "run" / "model.safetensors", tmp_path / "images", layout="folders", bootstrap=5)
+    assert alone["groups"] is None
+
+
+def test_copies_that_look_the_same_are_one_group(tmp_path, pictures):
+    for part, places in (("train", range(10)), ("val", range(10, 14))):
+        for name in ("cat", "dog"):
+            (tmp_path / "data" / part / name).mkdir(parents=True)
+            for place in places:
+                whole = np.asarray(Image.open(pictures / name / f"{place}.png").resize((40, 40)))
+                for copy, light in enumerate((1.0, 0.9)):
+                    file = tmp_path / "data" / part / name / f"{place} {copy}.png"
+                    Image.fromarray((whole * light).astype(np.uint8)).save(file)
+    finished = train(tmp_path / "data", tmp_path / "run", settings=fast())
+    assert (finished.results["images"], finished.results["groups"]) == (16, 8)
+    assert vitrail.evaluate(tmp_path / "run" / "model.safetensors", tmp_path / "data")["groups"] == 8
+
+
+def write_12_bits(folder, hot):
+    """16-bit PNGs that use 12 bits; `hot`: one training image has a single value just above."""
+    random = np.random.default_rng(0)
+    for part, each in (("train", 8), ("val", 4)):
+        for number, name in enumerate(("dark", "light")):
+            (folder / part / name).mkdir(parents=True)
+            for place in range(each):
+                pixels = random.integers(0, 1500, (16, 16)) + 2500 * number
+                pixels[0, 0] = 4096 if hot and (part, number, place) == ("train", 1, 0) else 4095
+                Image.fromarray(pixels.astype(np.uint16)).save(folder / part / name / f"{place}.png")
+    return folder
+
+
+@pytest.mark.parametrize(("hot", "bits"), [(False, 12), (True, 14)])
+def test_one_bit_depth_for_the_data_set_from_the_file_to_the_answer(tmp_path, hot, bits, capsys):
+    data = write_12_bits(tmp_path / "data", hot)
+    finished = train(data, tmp_path / "run", settings=fast(train__epochs=1.0))
+    assert ("fill different ranges: 12 bits, 14 bits" in capsys.readouterr().out) is hot
+    model = load(tmp_path / "run" / "model.safetensors")
+    assert model.preprocessing.bits == bits == finished.checkpoint.preprocessing.bits
+    trained_on = [np.asarray(Image.open(file)) for file in (data / "train").rglob("*.png")]
+    assert model.preprocessing.mean[0] == pytest.approx(np.mean(trained_on) / (2**bits - 1), abs=2e-3)
+    names = sorted((data / "train").rglob("*.png")) + sorted((data / "val").rglob("*.png"))
+    processor = ImageProcessor(model.preprocessing.replace(crop_fraction=1.0, size=(16, 16)))
+    shape = cached_shape((16, 16), model.preprocessing)
+    for name in names:
+        expected = np.rint(np.asarray(Image.open(name)).astype(float) * 255 / (2**bits - 1))
+        assert np.array_equal(processor.read(name).pixels[..., 0], expected)
+        assert np.array_equal(read_squashed(name, shape)[0][..., 0], expected)  # as training reads it
+    values = np.full((16, 16), 4000, np.uint16)
+    values[3, 3] = 60000
+    Image.fromarray(values).save(tmp_path / "bright.png")
+    prepared = processor.read(tmp_path / "bright.png")
+    assert prepared.clipped == 1 and prepared.pixels[3, 3, 0] == 255
+    assert prepared.pixels[0, 0, 0] == round(4000 * 255 / (2**bits - 1))
+    note = f"1 image has values above {bits} bits, the depth of the training images: these were clipped"
+    said = command("predict", tmp_path / "run" / "model.safetensors", tmp_path / "bright.png")
+    assert said.returncode == 0 and note in said.stdout + (said.stderr or "")
+    Image.fromarray(values).save(data / "val" / "light" / "bright.png")
+    assert note in vitrail.evaluate(tmp_path / "run" / "model.safetensors", data)["notes"]
+
+
+def test_a_tuned_model_keeps_its_bit_depth_where_that_holds_the_data(tmp_path):
+    assert with_bits(Preprocessing(bits=12), 10).bits == 12
+    assert with_bits(Preprocessing(bits=12), 16).bits == 16
+    assert with_bits(Preprocessing(), 10).bits == 10
+    assert with_bits(Preprocessing(), None).bits is None
 
 
 def test_grey_pictures_make_a_model_of_one_channel(tmp_path, pictures):

@@ -39,6 +39,7 @@ def run_predict(
     """Prints one row an image, in their order. What cannot be read is a row with its error, and the exit code is
     then 1.
     """
+    from vitrail.inference.image_processor import clipped_note
     from vitrail.inference.output.answer_files import pictures_in
     from vitrail.inference.output.writers import STDOUT
     from vitrail.inference.predictor import Predictor
@@ -50,7 +51,7 @@ def run_predict(
         raise VitrailError("'-' is standard input, which can be read once: name it once")
     predictor = Predictor(model, **options)
     task = predictor.engine.task
-    unreadable = 0
+    unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
     with contextlib.ExitStack() as stack:
         writes = _outlets(stack, task, top, json, csv)
@@ -59,10 +60,13 @@ def run_predict(
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
         for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand(images), top))):
             unreadable += prediction.error is not None
+            clipped += prediction.clipped
             for write in writes:
                 write(prediction)
             bar.step()
     print(_summary(bar, unreadable), file=sys.stderr)
+    if clipped:
+        print(clipped_note(clipped, predictor.checkpoint.preprocessing.bits), file=sys.stderr)
     return 1 if unreadable or not bar.done else 0
 
 

@@ -82,7 +82,8 @@ def _train_and_report(data: str | Path, out: str | Path, options: TrainOptions, 
     if _is_main():
         write_text(finished.folder.results, json.dumps(finished.results, indent=2) + "\n")
         write_text(finished.folder.report, page(record(finished)))
-        write_samples(finished.items, finished.task.labels, finished.folder.samples)
+        bits = finished.checkpoint.preprocessing.bits
+        write_samples(finished.items, finished.task.labels, finished.folder.samples, bits)
     return finished
 
 
@@ -133,16 +134,18 @@ def run_train(
 
 def summary(finished: Finished) -> list[str]:
     """The score with its interval, and where the model and the report are."""
+    from vitrail.tasks.shared.metric_words import over_groups
     from vitrail.training.run_log import clock
 
     results, task = finished.results, finished.task
     metric = results["main_metric"]
     value = task.show(metric, results["metrics"][metric])
-    low, high = (task.show(metric, bound) for bound in results["intervals"][metric])
+    bounds = [task.show(metric, bound) for bound in results["intervals"].get(metric, ())]
+    sureness = f" (95 % interval {' to '.join(bounds)}{over_groups(results)})" if bounds else ""
     where = f"{results['images']:,} {finished.part} images"
     spent = clock(finished.state.seconds)
     return [
-        f"{metric} {value} (95 % interval {low} to {high}) on {where}, after {spent} of training",
+        f"{metric} {value}{sureness} on {where}, after {spent} of training",
         f"model:  {finished.folder.model}",
         f"report: {finished.folder.report}",
     ]

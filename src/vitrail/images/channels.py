@@ -4,12 +4,18 @@ Decisions, each the least surprising one:
 - Transparency is laid over white, the paper that cut-out pictures are made for; a model of 4 channels gets it as its
   fourth.
 - Grey becomes colour by repeating, colour becomes grey by its luminance. Nothing else is guessed: 5 channels are not 3.
-- Values of more than 8 bits are scaled, not clipped, and by their bit depth rather than from darkest to brightest:
-  stretching each image to its own range would take from a set the very brightness that may tell its classes apart.
+- Values of more than 8 bits are scaled by their bit depth rather than from darkest to brightest: stretching each image
+  to its own range would take from a set the very brightness that may tell its classes apart. A trained model has one
+  depth for all images (`Preprocessing.bits`), beyond which values are clipped and counted; without one, the values of
+  each image decide.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +32,7 @@ _MAX_SAMPLE_VALUE = 281  # TIFF tag
 def from_pillow(image: Image.Image, channels: int, bits: int | None = None) -> NDArray[np.uint8]:
     """A decoded Pillow image as (H, W, channels); channels is 1, 3 or 4 (RGBA), or 2 (grey and alpha)."""
     if is_deep(image):
-        declared = getattr(image, "tag_v2", {}).get(_MAX_SAMPLE_VALUE)
-        return from_array(np.asarray(image), channels, bits or _bits_of(declared))
+        return from_array(np.asarray(image), channels, bits or declared_depth(image))
     if channels == 4 and image.mode == "RGBX":
         return np.array(image)  # a TIFF with a fourth band that is not transparency, such as near infrared
     if channels not in (1, 2, 3, 4):
@@ -56,12 +61,12 @@ def from_array(values: NDArray[Any], channels: int, bits: int | None = None) -> 
 def eight_bit(values: NDArray[Any], bits: int | None = None) -> NDArray[np.uint8]:
     """Real numbers of any kind as 0..255.
 
-    Integers: 2**bits - 1 becomes 255. Without `bits`, it is the smallest usual depth that holds the largest value, so
-    that 12-bit data in a 16-bit file use the whole range. Floats: 0..1 becomes 0..255, larger ones go as integers do.
-    Signed values have no black of their own: these alone are stretched from their smallest to their largest. What is
-    not finite is black.
+    Integers: 2**bits - 1 becomes 255, and what is above is clipped. Without `bits`, it is the smallest usual depth that
+    holds the largest value, so that 12-bit data in a 16-bit file use the whole range. Floats: 0..1 becomes 0..255,
+    larger ones go as integers do. Values of 8 bits stay as they are. Signed values have no black of their own: without
+    `bits` these alone are stretched from their smallest to their largest. What is not finite is black.
     """
-    if values.dtype == np.uint8 and bits in (None, 8):
+    if values.dtype == np.uint8:
         return values
     if values.dtype == np.bool_:
         return values.astype(np.uint8) * np.uint8(255)
@@ -70,12 +75,13 @@ def eight_bit(values: NDArray[Any], bits: int | None = None) -> NDArray[np.uint8
     if values.dtype.kind == "f":
         values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     low, high = float(values.min()), float(values.max())
-    if bits is not None:
+    if values.dtype.kind == "f" and low >= 0 and high <= 1:
+        low, top = 0.0, 1.0
+    elif bits is not None:
         low, top = 0.0, 2.0**bits - 1
+        _count_clipped(values, top)
     elif low < 0:
         top = high
-    elif values.dtype.kind == "f" and high <= 1:
-        low, top = 0.0, 1.0
     else:
         low, top = 0.0, max(2.0 ** _depth(high) - 1, high if high >= 2.0 ** DEPTHS[-1] else 0.0)
     scale = 255 / (top - low) if top > low else 0.0
@@ -91,12 +97,47 @@ def is_deep(image: Image.Image) -> bool:
 
 def depth_of(values: NDArray[Any]) -> int | None:
     """The depth that `eight_bit` takes values to have; None where they have 8 bits, or are scaled otherwise."""
-    if values.dtype.kind not in "ui" or values.dtype.itemsize == 1 or not values.size or values.min() < 0:
+    if not has_depth(values) or not values.size or values.min() < 0:
         return None
     return _depth(float(values.max()))
 
 
+def has_depth(values: NDArray[Any]) -> bool:
+    """Whether these are whole numbers of more than 8 bits."""
+    return values.dtype.kind in "ui" and values.dtype.itemsize > 1
+
+
+def declared_depth(image: Image.Image) -> int | None:
+    """The depth that a TIFF declares by its largest allowed value, where it does."""
+    return _bits_of(getattr(image, "tag_v2", {}).get(_MAX_SAMPLE_VALUE))
+
+
+@dataclass
+class Clipped:
+    values: int = 0  # that were above the depth
+
+
+_CLIPPED: ContextVar[Clipped | None] = ContextVar("clipped", default=None)  # images are read in threads
+
+
+@contextmanager
+def counting_clipped() -> Iterator[Clipped]:
+    """Counts the values that are clipped while this thread reads an image."""
+    clipped = Clipped()
+    token = _CLIPPED.set(clipped)
+    try:
+        yield clipped
+    finally:
+        _CLIPPED.reset(token)
+
+
 # ---- parts
+
+
+def _count_clipped(values: NDArray[Any], top: float) -> None:
+    clipped = _CLIPPED.get()
+    if clipped is not None:
+        clipped.values += int(np.count_nonzero(values > top))
 
 
 def _depth(high: float) -> int:

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail.data.checks.perceptual_hash import Signature, signature_of
+from vitrail.data.image_groups import group_images
 from vitrail.data.layouts.recognise import read_dataset, recognise
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.engine import Engine
-from vitrail.inference.evaluation_part import choose_part
+from vitrail.inference.evaluation_part import EvaluationPart, choose_part
+from vitrail.inference.image_processor import ModelInput, clipped_note
 from vitrail.inference.label_matching import renumbered, targets_for
 from vitrail.inference.predictor import Predictor
 from vitrail.progress import ProgressBar
@@ -38,18 +41,22 @@ def evaluate_dataset(
     if dataset.task != task.name:
         raise VitrailError(f"the model's task is {task.name}, the data is for {dataset.task}")
     subset = choose_part(dataset, part, checkpoint.provenance)
+    seen = SeenImages()
     if isinstance(task, DenseTask):
         data_targets = task.targets(subset.items, (1, 1), 0.0, predictor.workers)
         dense_targets = renumbered(data_targets, task, dataset.labels, checkpoint.labels)
         rows = _run_images(
-            predictor, subset.items, lambda index, decoded: task.compare(decoded, dense_targets.own(index))
+            predictor, subset.items, seen, lambda index, decoded: task.compare(decoded, dense_targets.own(index))
         )
         targets = task.encode(LazyTargets(dense_targets, rows.indices))
     else:
         named = targets_for(subset.items, dataset.labels, checkpoint.labels, task.labels_are_columns)
-        rows = _run_images(predictor, subset.items)
+        rows = _run_images(predictor, subset.items, seen)
         targets = task.encode([named[index] for index in rows.indices])
-    result = task.evaluate(rows.outputs, targets, bootstrap=bootstrap)
+    groups = group_images(
+        [subset.items[index] for index in rows.indices], [seen.signatures[index] for index in rows.indices]
+    )
+    result = task.evaluate(rows.outputs, targets, bootstrap=bootstrap, groups=groups)
     for miss in result["worst"]:
         miss["image"] = str(subset.items[rows.indices[miss["index"]]].path)
     findings = [finding.title for finding in dataset.findings if finding.severity in ("error", "warning")]
@@ -57,7 +64,7 @@ def evaluate_dataset(
         "data": shown(dataset.table or dataset.root),
         "part": subset.part,
         "unreadable": rows.unreadable,
-        "notes": [*subset.notes, *findings],
+        "notes": [*subset.notes, *findings, *result.get("notes", ()), *_notes(result, subset, checkpoint, seen)],
     }
 
 
@@ -82,6 +89,33 @@ def _as_in_training(checkpoint: Checkpoint) -> DenseOptions:
     return DenseOptions(ignore=ignore if isinstance(ignore, int) and -1 <= ignore <= 255 else -1)
 
 
+def _notes(result: dict[str, Any], subset: EvaluationPart, checkpoint: Checkpoint, seen: SeenImages) -> list[str]:
+    """What is to be known beside the numbers."""
+    notes = []
+    if "threshold" in result and subset.part == "val" and "training" in checkpoint.provenance:
+        notes.append(
+            f"the threshold {result['threshold']:.2f} of precision, recall and F1 was chosen on the validation images "
+            "of training: on the same images they are flattered"
+        )
+    if seen.clipped:
+        notes.append(clipped_note(len(seen.clipped), checkpoint.preprocessing.bits))
+    return notes
+
+
+class SeenImages:
+    """What is kept of each image while the model runs on it, by its place among the items."""
+
+    def __init__(self) -> None:
+        self.signatures: dict[int, Signature] = {}
+        self.clipped: set[int] = set()
+
+    def look(self, index: int, image: ModelInput) -> None:
+        """Called in the threads that read."""
+        self.signatures[index] = signature_of(image.pixels)
+        if image.clipped:
+            self.clipped.add(index)
+
+
 class EvaluatedImages(NamedTuple):
     """The model's outputs for the images of a part."""
 
@@ -91,12 +125,15 @@ class EvaluatedImages(NamedTuple):
 
 
 def _run_images(
-    predictor: Predictor, items: Sequence[Item], reduce: Callable[[int, Tensor], Tensor] | None = None
+    predictor: Predictor,
+    items: Sequence[Item],
+    seen: SeenImages,
+    reduce: Callable[[int, Tensor], Tensor] | None = None,
 ) -> EvaluatedImages:
     """Run the model on all items. `reduce`: (index, decoded outputs) -> the row that is kept; None: the outputs."""
     outputs, indices, unreadable = [], [], []
     with ProgressBar("measuring", len(items)) as bar:
-        for index, (source, output) in enumerate(predictor.outputs(item.path for item in items)):
+        for index, (source, output) in enumerate(predictor.outputs((item.path for item in items), seen.look)):
             try:
                 if isinstance(output, UnreadableImage):
                     raise output

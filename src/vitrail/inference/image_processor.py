@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.loading.transforms import letterbox_of, normalise, prepare
-from vitrail.inference.read_source import Source, read_picture, read_source
+from vitrail.images.channels import counting_clipped
+from vitrail.inference.read_source import Source, read_own_size, read_source
 from vitrail.tasks.letterbox import Letterbox
+from vitrail.text import counted
 from vitrail.weights.preprocessing import Preprocessing
 
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -24,6 +26,13 @@ class ModelInput(NamedTuple):
     pixels: Pixels  # (h, w, C), at the model's size
     letterbox: Letterbox | None = None  # for a dense task: where the picture lies in the pixels
     whole: Pixels | None = None  # (H, W, C), the picture at its own size, where it goes through sliding windows
+    clipped: int = 0  # values above the model's bit depth
+
+
+def clipped_note(images: int, bits: int | None) -> str:
+    """A sentence on images whose values go beyond what the model was trained on."""
+    have = counted(images, "image has", "images have")
+    return f"{have} values above {bits} bits, the depth of the training images: these were clipped"
 
 
 class ImageProcessor:
@@ -35,11 +44,14 @@ class ImageProcessor:
 
     def read(self, source: Source, name: str = "the image") -> ModelInput:
         """The pixels that the model takes, or UnreadableImage, in which `name` stands for a source without a path."""
-        if not self.dense:
-            return ModelInput(read_source(source, self.preprocessing, name))
-        picture = read_picture(source, self.preprocessing.channels, name)  # at its own size, which the answer is about
+        with counting_clipped() as clipped:
+            if not self.dense:
+                pixels = read_source(source, self.preprocessing, name)
+                return ModelInput(pixels, clipped=clipped.values)
+            picture = read_own_size(source, self.preprocessing, name)  # which the answer is about
         letterbox = letterbox_of((picture.shape[0], picture.shape[1]), self.preprocessing)
-        return ModelInput(prepare(picture, self.preprocessing), letterbox, picture if self.windows else None)
+        whole = picture if self.windows else None
+        return ModelInput(prepare(picture, self.preprocessing), letterbox, whole, clipped.values)
 
     def transform(self, images: Sequence[Pixels], device: torch.device | str = "cpu") -> Tensor:
         """uint8 (h, w, C) each, of one size -> normalised float32 (B, C, h, w) on the device."""

@@ -6,8 +6,9 @@ Memory is flat: a few batches of pixels are all that is held at a time, for ten 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from vitrail.weights.checkpoint import Checkpoint
 BATCHES = 3  # in memory: one in the model, the others being decoded
 
 Numbered: TypeAlias = tuple[int, Source]  # the first is number 1
+Look: TypeAlias = Callable[[int, ModelInput], None]
 ReadBatch: TypeAlias = list[tuple[Numbered, ModelInput | UnreadableImage]]
 
 
@@ -33,6 +35,7 @@ class Prediction:
     source: Source
     answer: dict[str, Any] | None = None
     error: UnreadableImage | None = None
+    clipped: bool = False  # whether some of its values were above the model's bit depth
 
 
 class Predictor:
@@ -54,11 +57,13 @@ class Predictor:
         self.workers = workers
 
     def outputs(
-        self, sources: Iterable[Source | Pause]
+        self, sources: Iterable[Source | Pause], look: Look | None = None
     ) -> Generator[tuple[Source, Tensor | UnreadableImage], None, None]:
         """Each source with the model's outputs (K,), float32, or with the reason why it could not be read. Outputs of
-        dense tasks come decoded, in the picture's own pixels (`DenseTask.decode`)."""
-        for batch in self._read(sources):
+        dense tasks come decoded, in the picture's own pixels (`DenseTask.decode`).
+
+        look: is shown each image that was read, with its place among the sources, in the threads that read."""
+        for batch in self._read(sources, look):
             yield from self._run(batch)
 
     def predict(self, sources: Iterable[Source | Pause], top: int = 5) -> Generator[Prediction, None, None]:
@@ -67,25 +72,29 @@ class Predictor:
         for batch in self._read(sources):
             results = self._run(batch)
             answers = iter(self.engine.answer([row for _, row in results if isinstance(row, Tensor)], top))
-            for source, result in results:
+            for (source, result), (_, image) in zip(results, batch, strict=True):
                 if isinstance(result, Tensor):
-                    yield Prediction(source, answer=next(answers))
+                    clipped = isinstance(image, ModelInput) and image.clipped > 0
+                    yield Prediction(source, answer=next(answers), clipped=clipped)
                 else:
                     yield Prediction(source, error=result)
 
-    def _read(self, sources: Iterable[Source | Pause]) -> Iterator[ReadBatch]:
+    def _read(self, sources: Iterable[Source | Pause], look: Look | None = None) -> Iterator[ReadBatch]:
         """Batches of decoded images, the unreadable ones in their places."""
         size = self.engine.batch_size
-        images = prefetch(self._read_one, numbered(sources), self.workers, BATCHES * size)
+        images = prefetch(partial(self._read_one, look), numbered(sources), self.workers, BATCHES * size)
         with contextlib.closing(images):  # its threads end with it
             yield from batched(images, size)
 
-    def _read_one(self, numbered: Numbered) -> ModelInput | UnreadableImage:
+    def _read_one(self, look: Look | None, numbered: Numbered) -> ModelInput | UnreadableImage:
         number, source = numbered
         try:
-            return self.engine.read(source, f"image number {number}")
+            image = self.engine.read(source, f"image number {number}")
         except UnreadableImage as error:
             return error
+        if look is not None:
+            look(number - 1, image)
+        return image
 
     def _run(self, batch: ReadBatch) -> list[tuple[Source, Tensor | UnreadableImage]]:
         images = [image for _, image in batch if isinstance(image, ModelInput)]

@@ -25,41 +25,53 @@ _LOADING = threading.Lock()  # Pillow reads a file on first use, and two threads
 
 def read_source(source: Source, preprocessing: Preprocessing, name: str) -> NDArray[np.uint8]:
     """uint8 (h, w, C) of the model's size, or UnreadableImage. `name`: what an error calls it, if it has no path."""
-    return prepare(read_picture(source, preprocessing.channels, name, before_crop(preprocessing)), preprocessing)
+    channels, bits = preprocessing.channels, preprocessing.bits
+    return prepare(read_picture(source, channels, name, before_crop(preprocessing), bits), preprocessing)
 
 
-def read_picture(source: Source, channels: int, name: str, target: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """uint8 (H, W, C), upright, at its own size, or for a JPEG at a smaller one that still covers the target."""
+def read_own_size(source: Source, preprocessing: Preprocessing, name: str) -> NDArray[np.uint8]:
+    """uint8 (H, W, C), upright, at its own size, with the model's channels and bit depth."""
+    return read_picture(source, preprocessing.channels, name, bits=preprocessing.bits)
+
+
+def read_picture(
+    source: Source, channels: int, name: str, target: tuple[int, int] | None = None, bits: int | None = None
+) -> NDArray[np.uint8]:
+    """uint8 (H, W, C), upright, at its own size, or for a JPEG at a smaller one that still covers the target.
+
+    bits: in use of an image with more than 8; None: its own range decides."""
     if isinstance(source, str | Path):
-        return read_image(source, channels, target=target)
+        return read_image(source, channels, target=target, bits=bits)
     if isinstance(source, bytes):
-        return _from_bytes(source, channels, name, target)
+        return _from_bytes(source, channels, name, target, bits)
     if isinstance(source, Image.Image):
-        return _from_picture(source, channels, name)
+        return _from_picture(source, channels, name, bits)
     if isinstance(source, np.ndarray):
-        return _from_numbers(source, channels, name)
+        return _from_numbers(source, channels, name, bits)
     kind = type(source).__name__
     raise VitrailError(f"{name} is a {kind}: give a path, bytes, a Pillow image or an array (height, width, channels)")
 
 
-def _from_bytes(data: bytes, channels: int, name: str, target: tuple[int, int] | None) -> NDArray[np.uint8]:
+def _from_bytes(
+    data: bytes, channels: int, name: str, target: tuple[int, int] | None, bits: int | None
+) -> NDArray[np.uint8]:
     try:
-        return read_image(data, channels, target=target)
+        return read_image(data, channels, target=target, bits=bits)
     except UnreadableImage as error:
         raise UnreadableImage(name, error.kind, error.why) from None
 
 
-def _from_picture(picture: Image.Image, channels: int, name: str) -> NDArray[np.uint8]:
+def _from_picture(picture: Image.Image, channels: int, name: str, bits: int | None) -> NDArray[np.uint8]:
     """As the same file would be read by its path: upright, and transparency over white."""
     with as_sentences(name, b""):
         with _LOADING:
             picture.load()
-        return from_pillow(ImageOps.exif_transpose(picture), channels)
+        return from_pillow(ImageOps.exif_transpose(picture), channels, bits)
 
 
-def _from_numbers(values: NDArray[Any], channels: int, name: str) -> NDArray[np.uint8]:
+def _from_numbers(values: NDArray[Any], channels: int, name: str, bits: int | None) -> NDArray[np.uint8]:
     if values.ndim not in (2, 3) or not values.size:
         why = f"is an array of shape {values.shape}: one image is (height, width, channels), give several as a list"
         raise UnreadableImage(name, "not an image", why)
     with as_sentences(name, b""):
-        return from_array(values, channels)
+        return from_array(values, channels, bits)

@@ -16,12 +16,13 @@ SAMPLES = 8
 SIDE = 640  # pixels of the longer side at most
 
 
-def write_samples(items: Sequence[Item], labels: Sequence[str], folder: Path) -> None:
-    """Of as many classes as possible, in small, as JPEG: the pictures themselves stay where they are."""
+def write_samples(items: Sequence[Item], labels: Sequence[str], folder: Path, bits: int | None = None) -> None:
+    """Of as many classes as possible, in small, as JPEG: the pictures themselves stay where they are. bits: with which
+    the model reads them."""
     folder.mkdir(exist_ok=True)
     for number, item in enumerate(spread(items), start=1):
         try:
-            image = Image.fromarray(read_image(item.path, 3))
+            image = Image.fromarray(read_image(item.path, 3, bits=bits))
         except UnreadableImage:
             continue
         image.thumbnail((SIDE, SIDE))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
-from vitrail.tasks.shared.intervals import Metrics, plain
+from vitrail.tasks.shared.intervals import Groups, Metrics, plain
 from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
 
 
@@ -114,16 +114,24 @@ class Task(ABC):
         """Scale and shift, (outputs,) each, from a training model's outputs to what they mean."""
 
     @abstractmethod
-    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
-        """The complete measure of a finished model, fit for JSON. Every task gives `task`, `images`, `main_metric`,
-        `metrics` {name: value}, `intervals` {name: [low, high]}, `per_label` (a row a label) and `worst` (each with the
-        image's `index` and, in words, its `truth` and its `answer`)."""
+    def evaluate(
+        self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None
+    ) -> dict[str, Any]:
+        """The complete measure of a finished model, fit for JSON. Every task gives `task`, `images`, `groups` (how
+        many; None: each image on its own), `main_metric`, `metrics` {name: value}, `intervals` {name: [low, high]},
+        `per_label` (a row a label) and `worst` (each with the image's `index` and, in words, its `truth` and its
+        `answer`). `notes`, where there are any: sentences on what a metric leaves out.
 
-    def overall(self, images: int, values: Mapping[str, Any], intervals: Mapping[str, Any]) -> dict[str, Any]:
+        groups: the group of each image, where some belong together (`data/image_groups.py`)."""
+
+    def overall(
+        self, images: int, values: Mapping[str, Any], intervals: Mapping[str, Any], groups: Groups | None
+    ) -> dict[str, Any]:
         """What the results of every `evaluate` begin with. Values of "each ..." are those of labels, and left out."""
         return {
             "task": self.name,
             "images": images,
+            "groups": None if groups is None else len(set(groups)),
             "main_metric": self.main_metric,
             "metrics": {name: value for name, value in values.items() if not name.startswith("each ")},
             "intervals": {name: value for name, value in intervals.items() if not name.startswith("each ")},

@@ -93,8 +93,9 @@ class Model(Section):
     )
     resize: str | None = optional(
         "auto",
-        "what happens to pictures of another size; not set: crop, or what the model that is fine-tuned does; answers "
-        "about places: pad; window (masks only): pictures keep their scale and are looked at piece by piece",
+        "what happens to pictures of another size; not set: crop, or what the model that is fine-tuned does; numbers "
+        "and answers about places: pad; window (masks only): pictures keep their scale and are looked at piece by "
+        "piece",
         choices=("crop", "pad", "squash", "window"),
     )
     crop_fraction: float | None = optional(

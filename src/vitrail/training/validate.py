@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitrail.data.checks.perceptual_hash import Signature, signature_of
 from vitrail.data.loading.transforms import letterbox_of
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
@@ -38,6 +39,7 @@ class HeldOutImages:
         fits = len(paths) * pixels * processor.preprocessing.channels <= IN_MEMORY
         self.cached = fits and not processor.windows  # what goes through windows has whatever size it has
         self._cache: dict[int, ModelInput] = {}
+        self._signatures: dict[int, Signature] = {}
         self.batch_size = max(1, min(BATCH, PIXELS // pixels))
 
     def __len__(self) -> int:
@@ -57,7 +59,7 @@ class HeldOutImages:
 
         def read(index: int) -> None:
             try:
-                image = self.processor.read(self.paths[index])
+                image = self._decode(index)
             except UnreadableImage as error:
                 broken[index] = error
             else:
@@ -67,9 +69,21 @@ class HeldOutImages:
         in_threads(read, range(len(self.paths)), self.workers)
         return dict(sorted(broken.items()))
 
+    def signatures(self, indices: Sequence[int]) -> list[Signature]:
+        """What these images look like, known from when they were read last."""
+        for index in indices:
+            if index not in self._signatures:
+                self._read(index)
+        return [self._signatures[index] for index in indices]
+
+    def _decode(self, index: int) -> ModelInput:
+        image = self.processor.read(self.paths[index])
+        self._signatures[index] = signature_of(image.pixels)
+        return image
+
     def _read(self, index: int) -> ModelInput:
         try:
-            return self.processor.read(self.paths[index])
+            return self._decode(index)
         except UnreadableImage as error:
             raise VitrailError(f"{error}: it was readable when the run began; mend it or take it out") from None
 

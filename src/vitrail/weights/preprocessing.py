@@ -32,6 +32,9 @@ class Preprocessing:
     interpolation: str = "bicubic"
     mean: tuple[float, ...] = HALF[0]
     std: tuple[float, ...] = HALF[1]
+    # of images with more than 8 a channel: 2**bits - 1 is white. None: each image's own range decides, as in files of
+    # earlier versions, and where the training images had 8
+    bits: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("size", "mean", "std"):
@@ -53,6 +56,8 @@ class Preprocessing:
             raise VitrailError(
                 f"preprocessing interpolation is {self.interpolation!r}; choose one of {', '.join(INTERPOLATION)}"
             )
+        if self.bits is not None and (type(self.bits) is not int or not 1 <= self.bits <= 32):
+            raise VitrailError(f"preprocessing bits is a whole number from 1 to 32, not {self.bits!r}")
         if not _is_number(self.crop_fraction) or not 0 < self.crop_fraction <= 1:
             raise VitrailError(f"preprocessing crop_fraction is above 0 and at most 1, not {self.crop_fraction!r}")
 
@@ -75,8 +80,12 @@ class Preprocessing:
         return self.replace(mean=(self.mean * repeats)[:channels], std=(self.std * repeats)[:channels])
 
     def to_dict(self) -> dict[str, Any]:
-        """As a model file keeps it: JSON has lists, not tuples."""
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
+        """As a model file keeps it: JSON has lists, not tuples. Without `bits` where there are none, as earlier
+        versions, which do not know them, wrote it."""
+        values = {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
+        if self.bits is None:
+            del values["bits"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Any) -> Preprocessing:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from vitrail.commands.check import check
 from vitrail.data.checks.check_dataset import CheckReport
+from vitrail.data.checks.examine import common_depth
 from vitrail.data.layouts.recognise import read_dataset
 from vitrail.data.loading.split import hold_out
 from vitrail.findings import Finding
@@ -218,3 +219,37 @@ def test_the_same_answer_twice(clean: Path) -> None:
     (clean / "cat" / "copy.jpg").write_bytes((clean / "cat" / "3.jpg").read_bytes())
     first, second = check(clean, workers=4), check(clean, workers=1)
     assert first.findings == second.findings and first.dataset == second.dataset
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_one_file_with_more_bits_than_the_rest_is_found(photos: Photos, fast: bool) -> None:
+    folder = photos(*(f"{label}/{n}.jpg" for label in ("cat", "dog") for n in range(3)))
+    for place, file in enumerate(sorted(folder.rglob("*.jpg"))):
+        values = np.random.default_rng(place).integers(0, 4000, (16, 16)).astype(np.uint16)
+        values[0, 0] = 4096 if place == 4 else 4095
+        Image.fromarray(values).save(file.with_suffix(".png"))
+        file.unlink()
+    report = check(folder, fast=fast)
+    finding = found(report, "mixed-depths")
+    assert finding.severity == "warning" and names(finding) == ["1.png"]
+    assert finding.title == "images of more than 8 bits fill different ranges: 12 bits, 14 bits"
+    assert "training reads all as 14 bits" in finding.advice
+    assert common_depth(report.examined) == 14
+
+
+def test_dark_pictures_are_no_reason_to_warn(photos: Photos) -> None:
+    folder = photos("cat/0.jpg", "cat/1.jpg", "cat/2.jpg")
+    for place, file in enumerate(sorted(folder.rglob("*.jpg"))):
+        values = np.random.default_rng(place).integers(0, 900 if place == 0 else 4000, (16, 16)).astype(np.uint16)
+        Image.fromarray(values).save(file.with_suffix(".png"))
+        file.unlink()
+    report = check(folder, fast=True)
+    assert found(report, "mixed-depths").severity == "note" and common_depth(report.examined) == 12
+
+
+def test_values_below_zero_have_no_common_depth(photos: Photos) -> None:
+    folder = photos("cat/0.jpg", "cat/1.jpg")
+    for place, file in enumerate(sorted(folder.rglob("*.jpg"))):
+        np.save(file.with_suffix(".npy"), np.full((16, 16, 1), 900, np.int16) - 1000 * place)
+        file.unlink()
+    assert common_depth(check(folder, fast=True).examined) is None

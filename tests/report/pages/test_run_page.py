@@ -316,6 +316,32 @@ def test_a_name_that_is_no_text_can_be_written(tmp_path: Path) -> None:
     assert "a\N{REPLACEMENT CHARACTER}" in page(one).encode("utf-8").decode("utf-8")
 
 
+def test_groups_are_told_beside_the_interval(tmp_path: Path) -> None:
+    one = classified(tmp_path, ["a", "b"])
+    assert "group" not in Reader(page(one)).text
+    groups = task_for("classify", ["a", "b"]).evaluate(
+        random(40, 2), torch.arange(40) % 2, bootstrap=50, groups=[place // 4 for place in range(40)]
+    )
+    text = Reader(page(replace(one, results=groups))).text
+    assert " over 10 groups, measured on 40 validation images." in text
+    single = dict(groups, groups=1, intervals={})
+    assert "these are all one group" in Reader(page(replace(one, results=single))).text
+
+
+def test_what_a_metric_leaves_out_is_told(tmp_path: Path) -> None:
+    one = classified(tmp_path, ["a", "b"])
+    noted = dict(one.results, notes=["not in mIoU: class a was answered on 3 pixels but is nowhere true"])
+    text = Reader(page(replace(one, results=noted))).text
+    assert "Not in mIoU: class a was answered on 3 pixels but is nowhere true." in text
+
+
+def test_a_threshold_that_these_images_chose_is_told(tmp_path: Path) -> None:
+    one = numbered(tmp_path, ["a", "b"])
+    chosen = replace(one, results=dict(one.results, threshold=0.3))
+    assert "chose the best epoch and the threshold of precision, recall and F1, so" in Reader(page(chosen)).text
+    assert "threshold" not in Reader(page(replace(chosen, part="test"))).text
+
+
 def test_validation_and_test_are_told_apart(tmp_path: Path) -> None:
     assert "also chose the best epoch and the calibration" in Reader(page(classified(tmp_path, ["a", "b"]))).text
     assert "also chose the best epoch, so" in Reader(page(numbered(tmp_path, ["a", "b"]))).text

@@ -214,6 +214,17 @@ def test_outputs_that_are_no_numbers_are_refused():
 # ---- metrics
 
 
+def test_a_class_that_is_answered_but_nowhere_true_is_named():
+    task = segment()
+    truth, answer = torch.zeros(4, 4, dtype=torch.uint8), torch.zeros(4, 4, dtype=torch.uint8)
+    answer[0, :3] = 2
+    results = task.evaluate(kept(task, [(answer, truth)]), task.encode([truth]), bootstrap=0)
+    label = task.labels[2]
+    assert results["notes"] == [f"not in mIoU: class {label} was answered on 3 pixels but is nowhere true"]
+    assert results["metrics"]["mIoU"] == 13 / 16  # of the one class that is true
+    assert task.evaluate(kept(task, [(truth, truth)]), task.encode([truth]), bootstrap=0)["notes"] == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_metrics_are_those_of_scikit_learn(seed):
     pairs = masks(seed)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitrail.tasks.shared.intervals import CELLS, bootstrap, draw, plain, ratio, sums_by_group
+from vitrail.tasks.shared.intervals import CELLS, bootstrap, draw, measure, plain, ratio, sums_by_group
 
 
 def mean_of(values):
@@ -70,3 +70,42 @@ def test_sums_by_group():
 
 def test_a_ratio_to_nothing_is_zero():
     assert ratio(np.array([1.0, 3.0]), np.array([0.0, 2.0])).tolist() == [0.0, 1.5]
+
+
+def test_groups_are_drawn_whole_as_counted_by_hand():
+    """Two groups: the draws are AA, AB, BA and BB, with the means 0, 2/3, 2/3 and 1."""
+    values, groups = np.array([0.0, 1.0, 1.0]), [4, 9, 9]
+    measured = measure(mean_of(values), 3, resamples=4000, groups=groups)
+    assert measured.values["mean"] == pytest.approx(2 / 3)  # the measure itself is that of the images
+    assert measured.intervals["mean"] == [0.0, 1.0]
+    seen = set()
+
+    def collect(weights):
+        seen.update(map(tuple, weights.T.tolist()))
+        return {"mean": weights[0]}
+
+    bootstrap(collect, 3, resamples=200, groups=groups)
+    assert seen == {(2, 0, 0), (1, 1, 1), (0, 2, 2)}
+
+
+def test_groups_of_one_image_each_are_no_groups():
+    values = np.random.default_rng(1).normal(size=50)
+    assert bootstrap(mean_of(values), 50, 100, groups=range(50)) == bootstrap(mean_of(values), 50, 100)
+
+
+def test_one_single_group_tells_nothing_about_others():
+    assert bootstrap(mean_of(np.arange(3.0)), 3, 100, groups=[0, 0, 0]) == {}
+
+
+def test_coverage_holds_for_photos_of_the_same_objects():
+    """30 objects, 20 photos of each that differ little: by photo, the interval of the mean is far too narrow."""
+    covered = {"by photo": 0, "by object": 0}
+    groups = np.repeat(np.arange(30), 20)
+    for trial in range(200):
+        rng = np.random.default_rng(trial)
+        values = np.repeat(rng.normal(size=30), 20) + 0.3 * rng.normal(size=600)
+        for name, some in (("by photo", None), ("by object", groups)):
+            low, high = bootstrap(mean_of(values), 600, 300, seed=trial, groups=some)["mean"]
+            covered[name] += low <= 0 <= high
+    assert covered["by photo"] < 100  # of 200
+    assert covered["by object"] > 175

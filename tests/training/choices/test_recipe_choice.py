@@ -47,6 +47,19 @@ def test_flips_are_off_where_they_change_the_label(labels, flipped_means_other):
     assert flip == ("none" if flipped_means_other else "horizontal")
 
 
+@pytest.mark.parametrize(
+    ("task", "labels", "named", "flip"),
+    [
+        ("segment", ["1", "2", "3"], False, "horizontal"), ("segment", ["1", "2", "3"], True, "horizontal"),
+        ("segment", ["left lung", "heart"], True, "none"), ("detect", ["0", "1"], False, "horizontal"),
+        ("detect", ["left shoe"], True, "none"), ("classify", ["1", "2", "3"], True, "none"),
+        ("multilabel", ["a", "b"], True, "none"),
+    ],
+)  # fmt: skip
+def test_only_names_of_whole_pictures_that_somebody_gave_are_digits(task, labels, named, flip):
+    assert choose_recipe(Settings(), facts(task=task, labels=labels, named=named), 10)[0].augment.flip == flip
+
+
 @pytest.mark.parametrize(("name", "size", "share"), SHARES)
 def test_plain_networks_of_many_patches_see_fewer_of_them_at_first(name, size, share):
     settings = Settings().with_values({"model.model": name, "model.image_size": size})

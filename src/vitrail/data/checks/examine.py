@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from vitrail.data.checks.flatness import NOT_FLAT, Flatness, flatness
 from vitrail.data.checks.perceptual_hash import hash_picture, small_picture
 from vitrail.data.loading.split import digest
 from vitrail.images.arrays import is_npy, is_tiff, load_npy, load_tiff
-from vitrail.images.channels import depth_of, eight_bit, from_pillow, is_deep
+from vitrail.images.channels import declared_depth, depth_of, eight_bit, from_pillow, has_depth, is_deep
 from vitrail.images.decode import ImageFacts, decode, facts_of, open_image, read_file
 from vitrail.images.sniffing import ends_early
 from vitrail.images.unreadable import UnreadableImage, as_sentences
@@ -29,14 +30,16 @@ class Examined:
     digest: bytes = b""  # of the bytes; empty where they could not be read
     problem: UnreadableImage | None = None
     facts: ImageFacts | None = None
-    depth: int | None = None  # bits in use, of an image with more than 8
+    deep: bool = False  # whether it holds whole numbers of more than 8 bits
+    depth: int | None = None  # of these, the bits in use; None: it holds values below 0
     hash: int = 0  # this and the next two only after a full look
     small: NDArray[np.uint8] | None = None
     flatness: Flatness = NOT_FLAT
 
 
 def examine(path: Path, fast: bool = False) -> Examined:
-    """A full look decodes every pixel. A fast one reads the header, and decodes only what seems to lack its end."""
+    """A full look decodes every pixel. A fast one reads the header, and decodes only what seems to lack its end, and
+    what has more than 8 bits: only its values tell how many are in use."""
     examined = Examined(path)
     try:
         data = read_file(path)
@@ -48,6 +51,13 @@ def examine(path: Path, fast: bool = False) -> Examined:
     except UnreadableImage as error:
         examined.problem = error
     return examined
+
+
+def common_depth(examined: Sequence[Examined]) -> int | None:
+    """The bit depth that all images of a set with more than 8 bits are read with: the largest that one has. None where
+    there are none, or where some hold values below 0, which have no black of their own."""
+    depths = [image.depth for image in examined if image.deep and image.problem is None]
+    return None if None in depths else max((depth for depth in depths if depth is not None), default=None)
 
 
 # ---- parts
@@ -63,11 +73,16 @@ def _look_at_picture(examined: Examined, data: bytes, fast: bool) -> None:
         return _look_at_values(examined, data, load_tiff(data, name), "TIFF")  # more channels than Pillow knows
     with image, as_sentences(name, data):
         examined.facts = facts_of(image)
-        if fast and not ends_early(data):
+        examined.deep = is_deep(image) and image.mode != "F"
+        if fast and not ends_early(data) and not examined.deep:
             return None
+        declared = declared_depth(image)
         whole = decode(image, data, name, target=_TARGET)
-        examined.depth = depth_of(np.asarray(whole)) if is_deep(whole) else None
-        _look_at_pixels(examined, from_pillow(whole, 3))
+        if examined.deep:
+            examined.depth = declared or depth_of(np.asarray(whole))
+        if not fast or ends_early(data):
+            _look_at_pixels(examined, from_pillow(whole, 3))
+        return None
 
 
 def _look_at_values(examined: Examined, data: bytes, values: NDArray[Any], form: str) -> None:
@@ -75,7 +90,7 @@ def _look_at_values(examined: Examined, data: bytes, values: NDArray[Any], form:
         pixels = eight_bit(values)
     height, width, channels = values.shape
     examined.facts = ImageFacts(form, f"{values.dtype} x {channels}", width, height)
-    examined.depth = depth_of(values)
+    examined.deep, examined.depth = has_depth(values), depth_of(values)
     _look_at_pixels(examined, pixels)
 
 

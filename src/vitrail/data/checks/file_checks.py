@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrail.data.checks.examine import Examined
+from vitrail.data.checks.examine import Examined, common_depth
 from vitrail.data.checks.perceptual_hash import is_flat
 from vitrail.findings import Example, Finding
 from vitrail.images.decode import ENDINGS, ImageFacts, kind_of
@@ -91,9 +91,13 @@ def _mixed_depths(examined: Sequence[Examined]) -> Finding | None:
     usual = depths.most_common(1)[0][0]
     odd = [image for image in examined if image.depth not in (None, usual)]
     title = f"images of more than 8 bits fill different ranges: {listing([f'{d} bits' for d in sorted(depths)], 5)}"
-    advice = "save them with one range, or the same brightness is read as different ones"
+    together = common_depth(examined)
+    read_as = "each by its own range" if together is None else f"all as {together} bits"
+    advice = f"training reads {read_as}: mend those that are not as the rest, or what they show is darker or brighter"
+    # some that stay below the usual depth may be dark pictures; some above it make all others darker
+    severity = "warning" if max(depths, key=lambda depth: depth or 0) != usual else "note"
     return _finding(
-        "mixed-depths", "warning", title, advice, [Example((image.path,), f"{image.depth} bits") for image in odd]
+        "mixed-depths", severity, title, advice, [Example((image.path,), f"{image.depth} bits") for image in odd]
     )
 
 

@@ -7,6 +7,7 @@ not called a copy. Crops, mirror images and turned ones are not found."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,18 @@ Hashes = NDArray[np.uint64]
 Small = NDArray[np.uint8]  # (N, SIDE, SIDE, 3)
 Places = NDArray[np.intp]
 Pairs = tuple[Places, Places]
+
+
+class Signature(NamedTuple):
+    """What one picture is known again by."""
+
+    hash: int
+    small: Small  # (SIDE, SIDE, 3)
+
+
+def signature_of(pixels: NDArray[np.uint8]) -> Signature:
+    """Of a picture, uint8 (H, W, C)."""
+    return Signature(hash_picture(pixels), small_picture(pixels))
 
 
 def small_picture(pixels: NDArray[np.uint8]) -> Small:

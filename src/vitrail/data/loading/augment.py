@@ -24,6 +24,7 @@ class Augmentation:
 
     crop: tuple[float, float] = (0.35, 1.0)  # part of the area that is kept
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    anywhere: bool = True  # whether what is kept may lie anywhere; False: in the middle, where prediction takes it
     flip: str = "horizontal"  # none, horizontal, vertical, both; off when it changes the label
     # none; trivial: one random change of random strength; rand: `changes` of them at `strength`; colour: as trivial,
     # but nothing is turned, sheared or shifted, which would leave a box no longer tight around its object
@@ -93,7 +94,7 @@ def _draw(seed: int, epoch: int, indices: np.ndarray, count: int, stream: str) -
 
 
 def crop_maps(sizes: Tensor, target: tuple[int, int], resize: str, augmentation: Augmentation, draw: Tensor) -> Tensor:
-    """A random crop with `augmentation.crop` of the image's area, at a random place."""
+    """A random crop with `augmentation.crop` of the image's area, at a random place where it may lie anywhere."""
     height, width = sizes.unbind(1)
     if resize == "squash":
         height, width = torch.full_like(height, target[0]), torch.full_like(width, target[1])
@@ -114,8 +115,9 @@ def crop_maps(sizes: Tensor, target: tuple[int, int], resize: str, augmentation:
     scale_y, scale_x = part_height / height, part_width / width
     maps = torch.zeros(len(sizes), 3, 3)
     maps[:, 0, 0], maps[:, 1, 1], maps[:, 2, 2] = scale_x, scale_y, 1
-    maps[:, 0, 2] = (draw[:, 2] * 2 - 1) * (1 - scale_x).abs()
-    maps[:, 1, 2] = (draw[:, 3] * 2 - 1) * (1 - scale_y).abs()
+    if augmentation.anywhere:
+        maps[:, 0, 2] = (draw[:, 2] * 2 - 1) * (1 - scale_x).abs()
+        maps[:, 1, 2] = (draw[:, 3] * 2 - 1) * (1 - scale_y).abs()
     return maps
 
 

@@ -34,6 +34,7 @@ class Shape:
     width: int
     channels: int
     exact: bool = False  # whether the images' own sizes are needed to the pixel, not only their aspects
+    bits: int | None = None  # in use of images with more than 8 (see Preprocessing)
 
     @property
     def bytes(self) -> int:
@@ -53,7 +54,8 @@ class ImageCache(Protocol):
 
 def read_squashed(path: Path, shape: Shape) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """One image resized to the cached size, and its own height and width."""
-    pixels = read_image(path, shape.channels, target=None if shape.exact else (shape.height, shape.width))
+    target = None if shape.exact else (shape.height, shape.width)
+    pixels = read_image(path, shape.channels, target=target, bits=shape.bits)
     size = pixels.shape[0], pixels.shape[1]  # a JPEG may be decoded at reduced scale: only the aspect is needed then
     return resize(pixels, (shape.height, shape.width), "bilinear"), size
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitrail.tasks.registry import task_for
+from vitrail.tasks.shared.metric_words import over_groups
 from vitrail.tasks.task import Task
 from vitrail.terminal import table, width_of
 from vitrail.text import counted, listing, shown
@@ -38,7 +39,7 @@ def _headline(result: Mapping[str, Any], task: Task) -> str:
         names = listing([shown(row["image"]) for row in result["unreadable"]])
         lines.append(f"  {counted(len(result['unreadable']), 'image')} could not be read and did not count: {names}")
     low_high = result["intervals"].get(main)
-    interval = f"  (95 % interval {_interval(task, main, low_high)})" if low_high else ""
+    interval = f"  (95 % interval {_interval(task, main, low_high)}{over_groups(result)})" if low_high else ""
     return "\n".join([*lines, "", f"{_title(main)} {task.show(main, result['metrics'][main])}{interval}"])
 
 

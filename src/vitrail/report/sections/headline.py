@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vitrail.tasks.shared.metric_words import interval_text
+from vitrail.tasks.shared.metric_words import interval_text, over_groups
 from vitrail.tasks.task import Task
 from vitrail.text import counted
 
@@ -13,15 +13,31 @@ from vitrail.text import counted
 def headline(results: Mapping[str, Any], part: str, task: Task) -> dict[str, Any]:
     metric = results["main_metric"]
     value = results["metrics"][metric]
+    interval = interval_text(metric, results["intervals"], task.show)
     return {
         "title": task.title_of(metric),
         "meaning": task.meaning_of(metric),
         "value": task.show(metric, value),
-        "interval": interval_text(metric, results["intervals"], task.show),
+        "interval": interval and f"{interval}{over_groups(results)}",
         "range": _range(value, results["intervals"].get(metric)),
         "images": counted(results["images"], f"{part} image"),
-        "remarks": [remark for remark in (task.baseline(results), _caveat(results, part)) if remark],
+        "remarks": [remark for remark in _remarks(results, part, task) if remark],
     }
+
+
+def _remarks(results: Mapping[str, Any], part: str, task: Task) -> list[str]:
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in results.get("notes", ())]
+    return [task.baseline(results), _caveat(results, part), _grouped(results), *notes]
+
+
+def _grouped(results: Mapping[str, Any]) -> str:
+    groups = results.get("groups")
+    if groups is None:
+        return ""
+    together = "Images of one group, and images that look the same, are not independent of each other"
+    if groups == 1:
+        return f"{together}: these are all one group, so how sure the score is cannot be told."
+    return f"{together}: what counts for the interval are {groups:,} groups."
 
 
 def _range(value: float, interval: Any) -> dict[str, str] | None:
@@ -35,5 +51,9 @@ def _range(value: float, interval: Any) -> dict[str, str] | None:
 def _caveat(results: Mapping[str, Any], part: str) -> str:
     if part == "test":
         return "None of these images was used for training or for choosing anything."
-    chosen = "the best epoch and the calibration" if "calibration" in results else "the best epoch"
+    chosen = "the best epoch"
+    if "calibration" in results:
+        chosen += " and the calibration"
+    elif "threshold" in results:
+        chosen += " and the threshold of precision, recall and F1"
     return f"These images also chose {chosen}, so new ones may score a little lower; a test part would tell."

@@ -26,7 +26,7 @@ from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.aligning import aligned
 from vitrail.tasks.shared.answer_schemas import NUMBER, PNG, TEXT, list_of, object_of
-from vitrail.tasks.shared.intervals import measure
+from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.task import Mix
 
@@ -196,10 +196,13 @@ class Depth(DenseTask):
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         return self.quick_values(self._depth_metrics(outputs).metrics, len(outputs))
 
-    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+    def evaluate(
+        self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None
+    ) -> dict[str, Any]:
         """`outputs`: a row of `compare` for each image."""
         depth_metrics = self._depth_metrics(outputs)
-        results = self.overall(len(outputs), *measure(depth_metrics.metrics, len(outputs), bootstrap, seed))
+        measured = measure(depth_metrics.metrics, len(outputs), bootstrap, seed, groups)
+        results = self.overall(len(outputs), *measured, groups)
         per_label = depth_metrics.per_label(self.labels[0], results["metrics"])
         return results | {"per_label": per_label, "worst": depth_metrics.worst(self.unit)}
 

@@ -24,6 +24,7 @@ from vitrail.tasks.detect.boxes import Boxes
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import NUMBER, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
+from vitrail.tasks.shared.intervals import Groups
 from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
 from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.task import Mix
@@ -170,7 +171,9 @@ class Detect(DenseTask):
         box_metrics = BoxMetrics(*self._arrays(outputs, targets), self.outputs)
         self.threshold = box_metrics.best_threshold(self.threshold)
 
-    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+    def evaluate(
+        self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None
+    ) -> dict[str, Any]:
         """`intervals` are of AP50 only, by the same matches, for COCO's own measure takes too long to be repeated."""
         detections, truths = self._arrays(outputs, targets)
         precision = measure_precision(detections, truths, self.outputs)
@@ -178,9 +181,9 @@ class Detect(DenseTask):
         counts = box_metrics.counts(self.threshold)
         metrics = {"AP50": _mean(precision.ap50), "AP": _mean(precision.ap), "AP75": _mean(precision.ap75)}
         metrics |= box_metrics.metrics(counts)
-        intervals = bootstrap_intervals(box_metrics.ap50, len(truths), bootstrap, seed)
+        intervals = bootstrap_intervals(box_metrics.ap50, len(truths), bootstrap, seed, groups)
         return {
-            **self.overall(len(truths), metrics, intervals),
+            **self.overall(len(truths), metrics, intervals, groups),
             "per_label": box_metrics.per_label(counts, precision.ap50, precision.ap, self.labels),
             "worst": box_metrics.worst(self.threshold, self.labels),
             "threshold": self.threshold,

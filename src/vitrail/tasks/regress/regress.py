@@ -14,7 +14,7 @@ from vitrail.tasks.regress.number_metrics import NumberMetrics
 from vitrail.tasks.regress.number_report import number_report
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import NUMBER, object_of
-from vitrail.tasks.shared.intervals import measure
+from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.metric_words import NUMBER_METRICS
 from vitrail.tasks.task import Mix, Task, mixed
 
@@ -94,11 +94,13 @@ class Regress(Task):
     def output_scale(self) -> tuple[Tensor, Tensor]:
         return self.std, self.mean
 
-    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+    def evaluate(
+        self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None
+    ) -> dict[str, Any]:
         number_metrics = NumberMetrics(*self._measurable(outputs, targets))
-        measured = measure(number_metrics.metrics, len(targets), bootstrap, seed)
+        measured = measure(number_metrics.metrics, len(targets), bootstrap, seed, groups)
         return {
-            **self.overall(len(targets), *measured),
+            **self.overall(len(targets), *measured, groups),
             "per_label": number_metrics.per_label(self.labels, *measured, seed),
             "worst": number_metrics.worst(self.labels),
         }

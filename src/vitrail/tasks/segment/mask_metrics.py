@@ -10,6 +10,7 @@ import numpy as np
 from vitrail.tasks.segment.boundaries import COUNTS
 from vitrail.tasks.shared.intervals import ratio
 from vitrail.tasks.task import WORST
+from vitrail.text import counted
 
 NAMED = 4  # classes that one line for people names
 PAIRS = 20  # most confused pairs that the results name
@@ -59,6 +60,15 @@ class MaskMetrics:
                 "support": int((self.true[:, k] > 0).sum()),
             }
             for k, label in enumerate(labels)
+        ]
+
+    def left_out(self, labels: Sequence[str]) -> list[str]:
+        """Sentences on the classes that the means leave out although the model answered them."""
+        true, answered = self.true.sum(0), self.answered.sum(0)
+        return [
+            f"not in mIoU: class {label} was answered on {counted(int(answered[k]), 'pixel')} but is nowhere true"
+            for k, label in enumerate(labels)
+            if answered[k] and not true[k]
         ]
 
     def worst(self, labels: Sequence[str]) -> list[dict[str, Any]]:

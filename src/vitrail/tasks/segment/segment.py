@@ -25,7 +25,7 @@ from vitrail.tasks.segment.mask_report import mask_report
 from vitrail.tasks.segment.mask_targets import MaskTargets
 from vitrail.tasks.shared.aligning import aligned
 from vitrail.tasks.shared.answer_schemas import PNG, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
-from vitrail.tasks.shared.intervals import measure
+from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.labels.labelling import CLASS_WEIGHTS
 from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.shared.resampling import classes_at
@@ -201,16 +201,19 @@ class Segment(DenseTask):
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         return self.quick_values(self._mask_metrics(outputs).metrics, len(outputs))
 
-    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+    def evaluate(
+        self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None
+    ) -> dict[str, Any]:
         """`outputs`: a row of `compare` for each image."""
         mask_metrics = self._mask_metrics(outputs)
-        measured = measure(mask_metrics.metrics, len(outputs), bootstrap, seed)
+        measured = measure(mask_metrics.metrics, len(outputs), bootstrap, seed, groups)
         return {
-            **self.overall(len(outputs), *measured),
+            **self.overall(len(outputs), *measured, groups),
             "per_label": mask_metrics.per_label(self.labels, *measured),
             "worst": mask_metrics.worst(self.labels),
             "pixel_confusion": mask_metrics.confusion.sum(0, dtype=np.float64).astype(np.int64).tolist(),
             "confused_pairs": mask_metrics.confused_pairs(self.labels),
+            "notes": mask_metrics.left_out(self.labels),
         }
 
     def _mask_metrics(self, rows: Tensor) -> MaskMetrics:

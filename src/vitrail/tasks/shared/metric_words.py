@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from vitrail.text import counted
+
 UNKNOWN = "\N{EN DASH}"  # in the place of a number
 
 
@@ -43,6 +45,12 @@ def interval_text(metric: str, intervals: Mapping[str, Any], show: Callable[[str
     resampling them says nothing about other images."""
     low, high = intervals.get(metric) or (0.0, 0.0)
     return f"{show(metric, low)} to {show(metric, high)}" if low < high else ""
+
+
+def over_groups(results: Mapping[str, Any]) -> str:
+    """' over 33 groups', behind an interval that was made by drawing groups of images."""
+    groups = results.get("groups")
+    return "" if groups is None else f" over {counted(groups, 'group')}"
 
 
 def score_cell(value: float | None, bar: bool = True) -> dict[str, str]:

@@ -21,6 +21,7 @@ class Facts:
     cores: int
     device: str
     minutes: float | None  # None: not given
+    named: bool = True  # whether the user gave the labels their names; False: they are the indices of masks or boxes
     objects: int = 0  # in the picture that has most of them; 0: there are none to detect
     alike: bool = False  # the pictures of a class are all taken from one side, at one place
 

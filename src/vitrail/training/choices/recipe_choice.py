@@ -68,7 +68,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> Choice:
     tuned = settings.model.start is not None
     many, several = epochs >= 150, epochs >= 15
     mixing = many and task.classifies_images and not tuned
-    one_sided = not task.crops_and_flips or turns_meaning(facts.labels)
+    one_sided = not task.crops_and_flips or turns_meaning(facts.labels, signs=facts.named and task.classifies_images)
     policy = "colour" if task.dense or not task.crops_and_flips else "trivial"
     crop = 0.35 if many else 0.5 if several else 0.9 if facts.alike else 0.75
     chosen = settings.where_unset(
@@ -76,7 +76,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> Choice:
             "augment.crop": crop if task.crops_and_flips else 1.0,
             "augment.flip": "none" if one_sided or facts.alike else "horizontal",
             "augment.policy": policy if several else "none",
-            "augment.erase": 0.25 if many and not task.dense else 0.0,
+            "augment.erase": 0.25 if many and not task.dense and task.crops_and_flips else 0.0,
             "train.mixup": 0.2 if mixing else 0.0,
             "train.cutmix": 1.0 if mixing else 0.0,
             "train.drop_path": 0.1 if many and not tuned else 0.0,
@@ -99,8 +99,12 @@ def _reason(chosen: Settings, epochs: float, told_by_pictures: bool) -> str:
     return f"recipe: {rule}{tokens}, {', '.join(parts)}: each image is seen {epochs:.3g} times"
 
 
-def turns_meaning(labels: Sequence[str]) -> bool:
-    """Whether a mirrored picture may mean something else: digits, letters, left and right."""
+def turns_meaning(labels: Sequence[str], signs: bool = True) -> bool:
+    """Whether a mirrored picture may mean something else: digits, letters, left and right.
+
+    signs: whether the labels can be digits and letters at all, which the whole picture shows; an index of a mask that
+    nobody named is no digit.
+    """
     words = [word for label in labels for word in re.split(r"[\W_]+", label.casefold()) if word]
-    signs = all(len(label) == 1 or label.isdigit() for label in labels)
-    return signs or any(word in SIDES for word in words)
+    are_signs = signs and all(len(label) == 1 or label.isdigit() for label in labels)
+    return are_signs or any(word in SIDES for word in words)

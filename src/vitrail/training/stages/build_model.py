@@ -54,6 +54,8 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
     if loaded is not None:
         choice = _fine_tuning_choice(settings, data, task, loaded)
     else:
+        if not run.request.resume:
+            settings = settings.where_unset({"model.resize": usual_resize(type(task), "crop")})
         facts = data.facts(run.processes.device.type, settings.train.minutes)
         choice = size_in_time(run, settings, facts, task, choose_model(settings, facts))
     batch = min(choice.settings.train.batch_size or TUNED_BATCH, len(data.train))
@@ -81,16 +83,21 @@ def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice:
 def _fine_tuning_choice(settings: Settings, data: TrainingData, task: Task, loaded: Checkpoint) -> Choice:
     """What the model to fine-tune has already decided."""
     own = loaded.preprocessing
-    resize = "pad" if task.dense and own.resize == "crop" else own.resize  # answers about places need all of an image
     chosen = settings.where_unset(
         {
             "model.channels": loaded.config.channels,
-            "model.resize": resize,
-            "model.crop_fraction": own.crop_fraction,
+            "model.resize": usual_resize(type(task), own.resize),
+            "model.crop_fraction": own.crop_fraction if task.crops_and_flips else 1.0,
             "train.batch_size": min(TUNED_BATCH, len(data.train)),
         }
     )
     return Choice(chosen, (f"model: {settings.model.start}, fine-tuned ({settings.model.train_only})",))
+
+
+def usual_resize(task: type[Task], rule: str) -> str:
+    """The resize rule where none is set: `rule`, unless it cuts off what an answer about places or a number, which may
+    be a place, a size or a count, needs."""
+    return "pad" if rule == "crop" and (task.dense or not task.crops_and_flips) else rule
 
 
 def build_model(settings: Settings, task: Task, loaded: Checkpoint | None) -> Checkpoint:
@@ -101,7 +108,7 @@ def build_model(settings: Settings, task: Task, loaded: Checkpoint | None) -> Ch
         return replace(loaded, preprocessing=loaded.preprocessing.replace(resize=model.resize, crop_fraction=fraction))
     torch.manual_seed(settings.train.seed)
     network = ViT(config_of(settings, head_fields(settings, task)))
-    resize = model.resize or ("pad" if task.dense else "crop")
+    resize = model.resize or ("pad" if task.dense else "crop")  # not set: a run of an earlier version, resumed
     preprocessing = Preprocessing(size=network.config.image_size, resize=resize, crop_fraction=fraction)
     return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(task.labels))
 

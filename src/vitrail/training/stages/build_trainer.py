@@ -10,6 +10,7 @@ from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
 from vitrail.model.vit import ViT
+from vitrail.tasks.task import Task
 from vitrail.training.checkpointing import restore_tensors
 from vitrail.training.distributed import distribute
 from vitrail.training.loop import TrainState
@@ -78,7 +79,7 @@ def loader_of(settings: Settings, images: TrainingImages, share: tuple[int, int]
         targets=images.targets["train"],
         sampler=sampler_of(settings, images),
         preprocessing=images.preprocessing,
-        augmentation=augmentation_of(settings.augment),
+        augmentation=augmentation_of(settings.augment, type(images.task)),
         mixup=train.mixup or 0.0,
         cutmix=train.cutmix or 0.0,
         seed=train.seed,
@@ -87,13 +88,17 @@ def loader_of(settings: Settings, images: TrainingImages, share: tuple[int, int]
     )
 
 
-def augmentation_of(augment: Augment) -> Augmentation:
-    """What is not chosen yet, while the time of a step is measured, is taken to be the slowest."""
+def augmentation_of(augment: Augment, task: type[Task] | None = None) -> Augmentation:
+    """What is not chosen yet, while the time of a step is measured, is taken to be the slowest.
+
+    A picture that is kept whole is not moved either where its target may depend on places (`task`).
+    """
     crop = augment.crop or 0.5
     narrowest = max(crop, 3 / 4)  # another aspect cuts away too: an image that is kept whole keeps its own
     return Augmentation(
         crop=(crop, 1.0),
         aspect=(narrowest, 1 / narrowest),
+        anywhere=task is None or task.crops_and_flips or crop < 1,
         flip=augment.flip or "horizontal",
         policy=augment.policy or "trivial",
         changes=augment.changes,

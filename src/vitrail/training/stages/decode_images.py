@@ -96,6 +96,7 @@ class _View:
 
 def decode_images(run: Run, settings: Settings, data: TrainingData, task: Task, start: Checkpoint) -> TrainingImages:
     """Fill the cache, read the targets and the held-out images once, and leave out what is broken."""
+    start = replace(start, preprocessing=with_bits(start.preprocessing, data.bits))
     shape = cached_shape(data.sizes, start.preprocessing)
     targets = {split: targets_of(data.dataset.part(split), task, settings, shape) for split in SPLITS}
     scans = {split: scan_targets(targets[split], task) for split in SPLITS}
@@ -121,6 +122,12 @@ def decode_images(run: Run, settings: Settings, data: TrainingData, task: Task, 
         held_out=held_out,
     )
     return leave_out(run, images, broken) if any(broken.values()) else images
+
+
+def with_bits(preprocessing: Preprocessing, bits: int | None) -> Preprocessing:
+    """With the bit depth of the data; a model that is fine-tuned keeps its own where that holds the data's."""
+    depths = [depth for depth in (preprocessing.bits, bits) if depth is not None]
+    return preprocessing.replace(bits=max(depths, default=None))
 
 
 def leave_out(run: Run, images: TrainingImages, broken: Mapping[str, Mapping[int, UnreadableImage]]) -> TrainingImages:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vitrail import __version__
+from vitrail.data.image_groups import group_images
 from vitrail.dataset import Item
 from vitrail.findings import Finding
 from vitrail.model.vit import ViT
@@ -78,10 +79,17 @@ def calibrate(run: Run, images: TrainingImages, model: ViT, plan: Plan, state: T
     task.calibrate(outputs, targets)
     if split == "test":
         outputs, targets, _ = held_out_outputs(images, model, "test", run.processes, indices)
-    results = task.evaluate(task.meant(outputs), targets, seed=images.settings.train.seed)
+    groups = run.processes.from_main(lambda: groups_of(images, split, indices))
+    results = task.evaluate(task.meant(outputs), targets, seed=images.settings.train.seed, groups=groups)
     for layer in model.output_layers():
         task.fold(layer)
     return Measured(model.cpu(), results, split, indices)
+
+
+def groups_of(images: TrainingImages, split: str, indices: Sequence[int]) -> list[int] | None:
+    """Which of the measured images belong together."""
+    items = images.data.dataset.part(split)
+    return group_images([items[index] for index in indices], images.held_out[split].signatures(indices))
 
 
 def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int:

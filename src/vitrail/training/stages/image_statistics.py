@@ -19,10 +19,10 @@ def cached_shape(sizes: tuple[int, int], preprocessing: Preprocessing) -> Shape:
     (`sizes`, median height and width), and never above their own size."""
     size, channels = preprocessing.size, preprocessing.channels
     if preprocessing.resize == "window":
-        return Shape(*sizes, channels, exact=True)
+        return Shape(*sizes, channels, exact=True, bits=preprocessing.bits)
     scale = min(1.0, max(HEADROOM * side / own for side, own in zip(size, sizes, strict=True)))
     height, width = (max(1, min(round(own * scale), LONGEST * max(size))) for own in sizes)
-    return Shape(height, width, channels)
+    return Shape(height, width, channels, bits=preprocessing.bits)
 
 
 def mean_and_std(cache: ImageCache, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

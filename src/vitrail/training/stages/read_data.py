@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from vitrail.data.checks.check_dataset import CheckReport, check_dataset
+from vitrail.data.checks.examine import common_depth
 from vitrail.data.description import trainable
 from vitrail.data.layouts.recognise import read_dataset
 from vitrail.dataset import Dataset, Item
@@ -44,6 +45,7 @@ class TrainingData:
     sizes: tuple[int, int]  # median height and width
     grey: bool
     channels: int
+    bits: int | None = None  # in use of images with more than 8 a channel (see Preprocessing)
 
     @property
     def train(self) -> tuple[Item, ...]:
@@ -78,6 +80,7 @@ class TrainingData:
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             device=device,
             minutes=minutes,
+            named=all(finding.kind != "unnamed-classes" for finding in self.dataset.findings),
             objects=max((len(item.classes()) for item in self.train), default=0) if finds_objects else 0,
         )
 
@@ -147,6 +150,7 @@ def _training_data(report: CheckReport, usable: Dataset, holdout: float | None) 
         sizes=(round(median(header.height for header in headers)), round(median(header.width for header in headers))),
         grey=all(header.mode in GREY or header.mode.endswith(" x 1") for header in headers),
         channels=min(channels) if channels else 3,
+        bits=common_depth(report.examined),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.tasks.shared.intervals import measure
+from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.labels.calibration import fit_temperature
 from vitrail.tasks.shared.labels.label_scores import LabelScores
 from vitrail.tasks.task import Task
@@ -48,12 +48,14 @@ class Labelling(Task):
         scores = self.scores(*self._measurable(self.meant(outputs), targets))
         return {"loss": float(scores.log_loss.mean()), **self.quick_values(scores.metrics, len(targets))}
 
-    def evaluate(self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
+    def evaluate(
+        self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None
+    ) -> dict[str, Any]:
         scores = self.scores(*self._measurable(outputs, targets))
-        values, intervals = measure(scores.metrics, len(targets), bootstrap, seed)
+        values, intervals = measure(scores.metrics, len(targets), bootstrap, seed, groups)
         calibration = scores.calibration()
         return {
-            **self.overall(len(targets), values | {"ece": calibration["ece"]}, intervals),
+            **self.overall(len(targets), values | {"ece": calibration["ece"]}, intervals, groups),
             **scores.details(self.labels),
             "calibration": calibration,
         }
