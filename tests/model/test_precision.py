@@ -48,7 +48,8 @@ def test_a_box_decoders_scores_and_boxes_are_computed_in_float32(lively: Callabl
     model = lively(ViTConfig(**SMALL, head="box_decoder", queries=5, head_depth=2))
     kinds: dict[str, torch.dtype] = {}
     for name, layer in model.head.named_modules():
-        layer.register_forward_hook(lambda _, __, output, name=name: kinds.__setitem__(name, output.dtype))
+        if not list(layer.children()):
+            layer.register_forward_hook(lambda _, __, output, name=name: kinds.__setitem__(name, output.dtype))
     in_bfloat16(model, torch.randn(2, 3, 32, 32))
     last = ["propose", "classify.0", "classify.1", "refine.0.layers.1", "refine.1.layers.1"]
     assert {name: kinds[name] for name in last} == dict.fromkeys(last, torch.float32)

@@ -33,12 +33,14 @@ class Prediction:
     source: Source
     answer: dict[str, Any] | None = None
     error: UnreadableImage | None = None
+    precision: str = "float32"  # what it was computed in
 
 
 class Predictor:
     """Answers of a model to any number of images, in their order.
 
-    checkpoint: or whatever else `Engine.open` takes; batch_size and device as there. workers: threads that decode.
+    checkpoint: or whatever else `Engine.open` takes; batch_size, device and precision as there. workers: threads that
+    decode.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class Predictor:
         batch_size: int | None = None,
         workers: int = 2,
         device: str = "auto",
+        precision: str = "auto",
     ) -> None:
-        self.engine = Engine.open(checkpoint, device=device, batch_size=batch_size)
+        self.engine = Engine.open(checkpoint, device=device, precision=precision, batch_size=batch_size)
         self.checkpoint = self.engine.checkpoint
         self.workers = workers
 
@@ -64,12 +67,13 @@ class Predictor:
     def predict(self, sources: Iterable[Source | Pause], top: int = 5) -> Generator[Prediction, None, None]:
         """Each source with its answer, as the model's task gives it. `top`: how many guesses, where it makes some."""
         self.engine.task  # noqa: B018  a model without answers is refused before anything is read
+        precision = self.engine.backend.precision
         for batch in self._read(sources):
             results = self._run(batch)
             answers = iter(self.engine.answer([row for _, row in results if isinstance(row, Tensor)], top))
             for source, result in results:
                 if isinstance(result, Tensor):
-                    yield Prediction(source, answer=next(answers))
+                    yield Prediction(source, answer=next(answers), precision=precision)
                 else:
                     yield Prediction(source, error=result)
 

@@ -8,6 +8,8 @@ import platform
 import torch
 from torch import Tensor, nn
 
+from vitrail.option_types import precision as named_precision
+
 
 @functools.cache
 def computes_bf16(device: str) -> bool:
@@ -26,11 +28,15 @@ def computes_bf16(device: str) -> bool:
     return device == "mps"
 
 
+def is_mixed(device: str | torch.device, precision: str) -> bool:
+    """Whether a precision means bfloat16 on this device. "auto" is bfloat16 where it is faster."""
+    name = named_precision(precision)
+    return computes_bf16(torch.device(device).type) if name == "auto" else name == "bfloat16"
+
+
 def autocast(device: str | torch.device, precision: str = "auto") -> torch.autocast:
     """Mixed precision: bfloat16 autocast, or a context that changes nothing. "auto" is bfloat16 where it is faster."""
-    kind = torch.device(device).type
-    enabled = computes_bf16(kind) if precision == "auto" else precision == "bfloat16"
-    return torch.autocast(kind, dtype=torch.bfloat16, enabled=enabled)
+    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=is_mixed(device, precision))
 
 
 def without_autocast(device: str | torch.device) -> torch.autocast:

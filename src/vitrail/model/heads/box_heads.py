@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.model.attention import attention_weights
 from vitrail.model.config import ViTConfig
 from vitrail.model.encoder import Capture
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
@@ -130,9 +131,8 @@ class Attention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
 
     def maps(self, query: Tensor, key: Tensor) -> Tensor:
-        """(B, heads, queries, keys): what each query attends to, to look at. Rows sum to 1."""
-        q, k = self.split(self.query(query)).float(), self.split(self.key(key)).float()
-        return (q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])).softmax(-1)
+        """(B, heads, queries, keys): what each query attends to, to look at, in float32. Rows sum to 1."""
+        return attention_weights(self.split(self.query(query)), self.split(self.key(key)))
 
     def split(self, x: Tensor) -> Tensor:
         """(B, tokens, D) -> (B, heads, tokens, d)"""
