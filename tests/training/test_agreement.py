@@ -24,8 +24,8 @@ SMALL: dict[str, Any] = {
     "train.batch_size": 16,
     "data.workers": 0,
 }
-EPOCHS = {"detect": 5.0}  # boxes take a little longer to be right at all
-IMAGES, SIDE = 80, 32
+EPOCHS = {"detect": 3.0}  # boxes take a little longer to be right at all
+IMAGES, SIDE = 64, 32
 
 
 @pytest.fixture(scope="module")
