@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from vitrail.errors import VitrailError
+from vitrail.model.attention import attention_weights
 from vitrail.model.config import ViTConfig
 from vitrail.model.precision import autocast
 from vitrail.model.vit import ViT
@@ -76,3 +78,19 @@ def test_training_has_float32_outputs_and_gradients_for_every_weight(lively: Cal
     assert outputs.dtype == torch.float32
     outputs.square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+
+
+def test_both_spellings_and_nothing_else() -> None:
+    for name, enabled in {"bf16": True, "bfloat16": True, "fp32": False, "float32": False}.items():
+        with autocast("cpu", name):
+            assert torch.is_autocast_enabled("cpu") is enabled
+    with pytest.raises(VitrailError, match="the precision is 'half'; choose one of auto, fp32, bf16"):
+        autocast("cpu", "half")
+
+
+def test_attention_to_look_at_is_float32_in_mixed_precision() -> None:
+    q, k = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
+    with autocast("cpu", "bfloat16"):
+        weights = attention_weights(q.bfloat16(), k.bfloat16())
+    assert weights.dtype == torch.float32
+    assert torch.equal(weights, attention_weights(q.bfloat16(), k.bfloat16()))

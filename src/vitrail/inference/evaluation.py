@@ -24,7 +24,6 @@ from vitrail.tasks.targets import LazyTargets
 from vitrail.text import counted, shown
 from vitrail.weights.checkpoint import Checkpoint
 
-
 MEASURED_IN = "float32"  # the same score on every machine, and the one that a training run reports
 
 

@@ -18,11 +18,11 @@ class DeviceOptions(TypedDict, total=False):
     precision: Annotated[
         str,
         _running(
-            "fp32, bf16 or auto; heads are float32 in each",
+            "auto, fp32 or bf16; heads are always float32",
             metavar="NAME",
             parse=precision,
             default="auto",
-            unset="auto: predict and serve take bf16 where the processor is fast in it, evaluate and explain fp32",
+            unset="predict, serve: bf16 where the processor is fast in it; evaluate, explain: fp32",
         ),
     ]
 

@@ -24,7 +24,7 @@ async def run_server(app: SecurityMiddleware, runner: JobRunner, listener: socke
 
     try:
         await runner.warm_up()
-        server = create_server(app, lambda: _announce(app, runner, listener))
+        server = create_server(app, lambda: announce(app, runner, listener))
         await server.serve(sockets=[listener])
     finally:
         runner.close()
@@ -74,7 +74,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _announce(app: SecurityMiddleware, runner: JobRunner, listener: socket.socket) -> None:
+def announce(app: SecurityMiddleware, runner: JobRunner, listener: socket.socket) -> None:
     print_address(listener, runner.served.name, app.access.token)
     if (precision := runner.served.engine.backend.precision) != "float32":
         print(f"vitrail: answers are computed in {precision}", file=sys.stderr, flush=True)

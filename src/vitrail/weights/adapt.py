@@ -16,6 +16,7 @@ from vitrail.model.positions import resample
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
 
 TABLE = "positions.table"
 BLOCK_TABLE = "block_positions.table"
