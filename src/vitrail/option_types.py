@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from vitrail.errors import VitrailError
+
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}  # short names of torch's; both are taken wherever one is given
+
 
 def count(text: str) -> int:
     """A whole number above 0."""
@@ -53,3 +57,11 @@ def port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise ValueError(f"{text!r} is not a port: a whole number from 0 to 65535")
     return int(text)
+
+
+def precision(text: str) -> str:
+    """'bf16' is bfloat16, 'fp32' is float32; auto, and torch's own names, are what they are."""
+    name = PRECISIONS.get(text, text)
+    if name not in ("auto", *PRECISIONS.values()):
+        raise VitrailError(f"the precision is {text!r}; choose one of auto, {', '.join(PRECISIONS)}")
+    return name

@@ -33,3 +33,19 @@ def test_a_mistake_is_one_sentence(save: Callable[..., Path], photos: Path, caps
     assert main(["evaluate", str(save()), str(photos), "--part", "test"]) == 2
     shown = capsys.readouterr()
     assert "has no test part" in shown.err and shown.err.count("\n") == 1
+
+
+def test_it_is_float32_unless_asked(
+    save: Callable[..., Path], photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device: True)
+    results = {}
+    for option in ("auto", "fp32", "bf16"):
+        command = ["evaluate", str(save()), str(photos), "--bootstrap", "0", "--precision", option]
+        assert main(command) == 0
+        assert ("computed in bfloat16" in capsys.readouterr().out) is (option == "bf16")
+        assert main([*command, "--json"]) == 0
+        results[option] = json.loads(capsys.readouterr().out)
+    assert results["auto"] == results["fp32"] and results["auto"]["precision"] == "float32"
+    assert results["bf16"]["precision"] == "bfloat16"
+    assert results["bf16"]["metrics"]["ece"] != results["fp32"]["metrics"]["ece"]

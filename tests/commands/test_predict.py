@@ -148,3 +148,32 @@ def test_the_command_says_what_the_function_says(
         assert row.pop("image")
         assert row["label"] == answer["label"]
         assert row["probability"] == pytest.approx(answer["probability"], abs=1e-5)
+
+
+def test_the_precision_is_said_where_it_is_not_float32(
+    save: Callable[..., Path],
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {}
+    for computed, option in ((False, "auto"), (True, "fp32"), (True, "auto"), (False, "bf16")):
+        monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device, computed=computed: computed)
+        file = tmp_path / "rows.json"
+        assert main(["predict", str(save()), str(photos), "--json", str(file), "--precision", option]) == 0
+        mixed = option == "bf16" or (computed and option == "auto")
+        assert (", in bfloat16" in capsys.readouterr().err) is mixed
+        rows[computed, option] = json.loads(file.read_text("utf-8"))
+        assert {row.get("precision") for row in rows[computed, option]} == {"bfloat16" if mixed else None}
+    assert rows[True, "fp32"] == rows[False, "auto"] and rows[True, "auto"] == rows[False, "bf16"]
+    assert rows[True, "fp32"] != rows[True, "auto"]
+
+
+def test_a_precision_that_is_none(save: Callable[..., Path], photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", str(save()), str(photos), "--precision", "int8"])
+    assert stopped.value.code == 2
+    assert "the precision is 'int8'; choose one of auto, fp32, bf16" in capsys.readouterr().err
+    with pytest.raises(vitrail.VitrailError, match="the precision is 'half'"):
+        vitrail.load(save()).predict(str(photos / "cat" / "0.png"), precision="half")

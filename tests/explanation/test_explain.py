@@ -128,3 +128,26 @@ def test_what_is_not_there_is_one_sentence(lively, photo, tmp_path):
 
 def test_explain_is_a_function_of_the_package():
     assert callable(vitrail.explain)
+
+
+@pytest.mark.parametrize("changes", [{}, {"pool": "attention", "cls_token": False}, {"activation": "swiglu"}], ids=str)
+def test_an_explanation_in_the_precision_of_the_answer(lively, photo, changes):
+    model = checkpoint(lively, **changes)
+    [expected] = vitrail.Predictor(model, precision="bf16").predict([photo])
+    exact, mixed = (vitrail.explain(model, photo, precision=p, walk=True, compare=True) for p in ("fp32", "bf16"))
+    assert mixed.answer == expected.answer != exact.answer
+    assert mixed.notes == exact.notes
+    for name, values in exact.maps.items():
+        assert mixed.maps[name].dtype == np.float32
+        if name != "occlusion":
+            assert np.corrcoef(mixed.maps[name].ravel(), values.ravel())[0, 1] > 0.95, name
+
+
+def test_that_predict_computes_in_another_precision_is_said(lively, photo, monkeypatch):
+    model = checkpoint(lively)
+    plain = vitrail.explain(model, photo, precision="fp32")
+    monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device: True)
+    explanation = vitrail.explain(model, photo)
+    assert explanation.answer == plain.answer
+    [note] = [note for note in explanation.notes if note not in plain.notes]
+    assert "computed in float32; `predict` computes in bfloat16 here" in note

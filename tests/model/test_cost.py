@@ -99,6 +99,26 @@ def test_multiply_adds_and_parameters_are_exact(changes: dict, batch: int) -> No
     assert found.weight_bytes == 4 * found.parameters
 
 
+DENSE_HEADS: list[dict] = [
+    {"head": "mask_linear"},
+    {"head": "mask_decoder"},
+    {"head": "mask_decoder", "stem": "conv"},
+    {"head": "mask_queries"},
+    {"head": "box_tokens", "queries": 5},
+    {"head": "box_decoder", "queries": 5, "head_depth": 2},
+]
+
+
+@pytest.mark.parametrize("changes", DENSE_HEADS, ids=str)
+def test_heads_for_places_are_counted_with_their_attention(changes: dict) -> None:
+    config = ViTConfig(**{**SMALL, **changes})
+    model, images = build(config), torch.randn(1, config.channels, *config.image_size)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(images)
+    assert cost(config).multiply_adds == counter.get_total_flops() // 2
+    assert cost(config).parameters == sum(p.numel() for p in model.parameters())
+
+
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_any_config_is_counted_exactly(data: st.DataObject) -> None:

@@ -17,9 +17,9 @@ from vitrail.data.loading.transforms import letterbox_of
 from vitrail.model.heads.box_heads import Attention, BoxDecoder
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
-from vitrail.serving.forward_batch import ForwardRequest
+from vitrail.serving.forward_batch import ForwardRequest, ForwardResult
 from vitrail.serving.limits import Limits
-from vitrail.serving.map_encoding import decoder_query_maps
+from vitrail.serving.map_encoding import Maps, attention_maps_of, decoder_query_maps
 from vitrail.serving.overlays import MAX_MASK_PIXELS, overlay_positions, relative_box, subsample_mask
 from vitrail.serving.served_model import ServedModel
 from vitrail.tasks.letterbox import Letterbox
@@ -123,3 +123,24 @@ def test_too_many_windows_are_refused() -> None:
     served = ServedModel(checkpoint("segment", "mask_linear", "window"), "m", Limits(), device="cpu")
     with pytest.raises(vitrail.UnreadableImage, match="more than 64 windows"):
         served.read(picture(size=(400, 400)), "it")
+
+
+@pytest.mark.parametrize(("task", "head"), [("detect", "box_decoder"), ("segment", "mask_linear")])
+def test_maps_of_a_model_that_runs_in_bfloat16(task: str, head: str) -> None:
+    model = checkpoint(task, head, "pad")
+    exact, mixed = (ServedModel(model, "m", Limits(), device="cpu", precision=p) for p in ("fp32", "bf16"))
+    assert (exact.describe([])["precision"], mixed.describe([])["precision"]) == ("float32", "bfloat16")
+    read = exact.read(picture(3, size=(40, 50)), "it")
+
+    def look(result: ForwardResult) -> list[Maps]:
+        assert result.step is not None
+        maps = [attention_maps_of(model.model, result.step)]
+        if result.query_attention is not None:
+            maps.append(decoder_query_maps(model.model, result.query_attention))
+        return maps
+
+    expected, found = (served.run([ForwardRequest(read.pixels, look, block=1)])[0] for served in (exact, mixed))
+    assert len(found) == (2 if head == "box_decoder" else 1)
+    for one, other in zip(expected, found, strict=True):
+        assert other.scale.dtype == np.float32 and one.values().shape == other.values().shape
+    assert np.abs(expected[0].values() - found[0].values()).max() < 0.1

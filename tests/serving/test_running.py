@@ -14,11 +14,15 @@ from vitrail.cli import main
 from vitrail.commands.serve import serve
 from vitrail.errors import VitrailError
 from vitrail.inference.engine import open_model
+from vitrail.serving.app import create_app
 from vitrail.serving.http_errors import HttpError
 from vitrail.serving.image_limits import resized_pixels
+from vitrail.serving.job_runner import JobRunner
 from vitrail.serving.limits import Capacity, Limits
+from vitrail.serving.middleware.access_policy import AccessPolicy
 from vitrail.serving.routes.static_files import read_samples
-from vitrail.serving.server import bind_socket, check_access_options, limits_from_options
+from vitrail.serving.served_model import ServedModel
+from vitrail.serving.server import announce, bind_socket, check_access_options, limits_from_options
 from vitrail.weights.preprocessing import Preprocessing
 
 
@@ -112,3 +116,17 @@ def test_fastapi_sends_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     client.close()
     settings = getattr(client.app.app, "_telemetry", {})  # versions before it had none
     assert not any(settings.values()), settings
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_precision_is_said_where_it_is_not_float32(precision: str, capsys: pytest.CaptureFixture[str]) -> None:
+    served = ServedModel(open_model("mu/16", untrained=True), "m", Limits(), device="cpu", precision=precision)
+    runner = JobRunner(served, served.limits)
+    try:
+        with bind_socket("127.0.0.1", 0) as listener:
+            announce(create_app(runner, AccessPolicy()), runner, listener)
+    finally:
+        runner.close()
+    said = capsys.readouterr()
+    assert said.out.startswith("m is served at http://127.0.0.1:")
+    assert said.err == ("vitrail: answers are computed in bfloat16\n" if precision == "bf16" else "")

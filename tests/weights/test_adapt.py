@@ -2,16 +2,18 @@
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 
 import vitrail
+from vitrail.data.loading.transforms import normalise
 from vitrail.errors import VitrailError
 from vitrail.model.patches import linear_to_conv
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.preprocessing import Preprocessing
+from vitrail.weights.preprocessing import IMAGENET, Preprocessing
 
 
 @pytest.fixture
@@ -64,6 +66,65 @@ def test_one_channel_is_the_sum_so_a_grey_image_gives_the_same_answer(path):
     colour, one = vitrail.load(path), vitrail.load(path, channels=1)
     assert torch.allclose(one.model(grey), colour.model(grey.expand(-1, 3, -1, -1)), atol=1e-5)
     assert one.preprocessing.channels == 1 and "summed" in one.notes[-1]
+
+
+STATISTICS = {"imagenet": IMAGENET, "extreme": ((0.1, 0.5, 0.8), (0.1, 0.3, 0.5))}
+
+
+def grey_answers(colour: Checkpoint, one: Checkpoint) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the models of colour and of grey pictures say of the same grey pictures."""
+    grey = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 1), dtype=np.uint8)
+    pixels = {3: grey.repeat(3, axis=3), 1: grey}
+    inputs = [normalise(torch.from_numpy(pixels[c.config.channels]), c.preprocessing) for c in (colour, one)]
+    with torch.no_grad():
+        return colour.model.eval()(inputs[0]), one.model.eval()(inputs[1])
+
+
+@pytest.mark.parametrize("statistics", STATISTICS)
+@pytest.mark.parametrize("changes", [{}, {"patch_bias": False, "stem_norm": True}, {"patch_size": (4, 8)}], ids=str)
+def test_a_grey_picture_gets_the_answer_of_the_same_picture_in_rgb(tmp_path, lively, statistics, changes):
+    mean, std = STATISTICS[statistics]
+    model = lively(preset("mu/4", **{"image_size": 16, "classes": 3} | changes))
+    path = Checkpoint(model, Preprocessing(size=(16, 16), mean=mean, std=std)).save(tmp_path / "m.safetensors")
+    colour, one = vitrail.load(path), vitrail.load(path, channels=1)
+    expected, found = grey_answers(colour, one)
+    assert expected.std() > 0.01
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    saved = vitrail.load(one.save(tmp_path / "one.safetensors"))
+    assert torch.equal(grey_answers(colour, saved)[1], found)
+
+
+def test_a_model_of_grey_pictures_answers_the_same_in_rgb(tmp_path, lively):
+    model = lively(preset("mu/4", image_size=16, classes=3, channels=1))
+    path = Checkpoint(model, Preprocessing(size=(16, 16), mean=(0.3,), std=(0.2,))).save(tmp_path / "m.safetensors")
+    torch.testing.assert_close(*grey_answers(vitrail.load(path, channels=3), vitrail.load(path)), atol=1e-4, rtol=1e-4)
+
+
+HEADS = [
+    {"stem": "conv"},
+    {"head": "mask_decoder"},
+    {"head": "mask_decoder", "stem": "conv"},
+    {"head": "box_decoder", "queries": 4, "head_depth": 1},
+]
+
+
+@pytest.mark.parametrize("changes", HEADS, ids=str)
+def test_convolutions_of_a_grey_picture_differ_at_its_border_only(tmp_path, lively, changes):
+    """Zeros beyond the border are the mean of each channel, which is not the same grey."""
+    model = lively(preset("mu/4", **{"image_size": 16, "classes": 3} | changes))
+    task = {"mask_decoder": "segment", "box_decoder": "detect"}.get(changes.get("head"), "classify")
+    mean, std = IMAGENET
+    path = Checkpoint(model, Preprocessing(size=(16, 16), mean=mean, std=std), task).save(tmp_path / "m.safetensors")
+    colour, one = vitrail.load(path), vitrail.load(path, channels=1)
+    seen = {}
+    for checkpoint in (colour, one):
+        norm = dict(checkpoint.model.named_modules())[
+            "stem.layers.1" if "stem" in changes
+            else "head.convs.details.0.norm" if task == "segment" else "head.convs.details.1"
+        ]  # fmt: skip
+        norm.register_forward_hook(lambda _, __, x, c=checkpoint.config.channels: seen.__setitem__(c, x))
+    grey_answers(colour, one)
+    torch.testing.assert_close(seen[1][..., 1:-1, 1:-1], seen[3][..., 1:-1, 1:-1], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("channels", [2, 4, 13])

@@ -38,15 +38,16 @@ def evaluate(
 ) -> dict[str, Any]:
     """What the model's task measures, with 95 % intervals, on the readable images of a part of the data.
 
-    Besides the metrics, the result has model, data, part, unreadable (image and error of each) and notes.
+    Besides the metrics, the result has model, data, part, precision, unreadable (image and error of each) and notes.
     """
     from vitrail.dataset import Dataset
     from vitrail.inference.engine import Engine
-    from vitrail.inference.evaluation import dataset_for, evaluate_dataset
+    from vitrail.inference.evaluation import MEASURED_IN, dataset_for, evaluate_dataset
     from vitrail.inference.predictor import Predictor
     from vitrail.weights.checkpoint import Checkpoint
 
-    engine = Engine.open(model, device=options["device"], batch_size=options["batch_size"])
+    precision = MEASURED_IN if options["precision"] == "auto" else options["precision"]
+    engine = Engine.open(model, device=options["device"], precision=precision, batch_size=options["batch_size"])
     learned = engine.task.name
     if options["task"] not in (None, learned):
         raise VitrailError(f"the model's task is {learned}, not {options['task']}: give data for {learned}")

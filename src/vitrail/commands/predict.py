@@ -64,7 +64,7 @@ def run_predict(
             for write in writes:
                 write(prediction)
             bar.step()
-    print(_summary(bar, unreadable), file=sys.stderr)
+    print(_summary(bar, unreadable, predictor.engine.backend.precision), file=sys.stderr)
     if clipped:
         print(clipped_note(clipped, predictor.checkpoint.preprocessing.bits), file=sys.stderr)
     return 1 if unreadable or not bar.done else 0
@@ -81,11 +81,13 @@ def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None
     return writes or [text_lines(task)]
 
 
-def _summary(bar: ProgressBar, unreadable: int) -> str:
+def _summary(bar: ProgressBar, unreadable: int, precision: str) -> str:
+    from vitrail.inference.output.writers import FLOAT32
     from vitrail.text import counted
 
     if not bar.done:
         return "vitrail: no images were found"
     seconds = bar.seconds
     text = f"{counted(bar.done, 'image')} in {seconds:.1f} s, {bar.done / max(seconds, 1e-9):.1f} a second"
+    text += "" if precision == FLOAT32 else f", in {precision}"
     return f"{text}; {unreadable:,} could not be read" if unreadable else text

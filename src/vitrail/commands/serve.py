@@ -92,7 +92,12 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
         sample_files = read_samples(model, options["samples"])
         checkpoint = open_model(model, untrained=True)
         served = ServedModel(
-            checkpoint, display_name(model), limits, device=options["device"], batch_size=options["batch_size"]
+            checkpoint,
+            display_name(model),
+            limits,
+            device=options["device"],
+            precision=options["precision"],
+            batch_size=options["batch_size"],
         )
         hosts = frozenset(name.lower() for name in [options["host"], *options["allow_host"]])
         runner = JobRunner(served, limits, options["workers"])

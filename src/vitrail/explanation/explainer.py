@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.explanation.explain_options import ExplainOptions
-from vitrail.explanation.forward_pass import ForwardPass, explanation_engine, run_forward_pass
+from vitrail.explanation.forward_pass import EXPLAINED_IN, ForwardPass, explanation_engine, run_forward_pass
 from vitrail.explanation.methods.attention_maps import attention_maps, attention_of_all, pool_attention
 from vitrail.explanation.methods.faithfulness import best_of
 from vitrail.explanation.methods.faithfulness import compare as compare_maps
@@ -29,6 +29,7 @@ from vitrail.explanation.token_names import prefix_names, token_name
 from vitrail.explanation.walk.walk import walk as walk_through
 from vitrail.inference.engine import Engine
 from vitrail.inference.read_source import Source
+from vitrail.model.precision import autocast
 from vitrail.options import takes_options
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -49,7 +50,7 @@ class Explainer:
 
     @takes_options(ExplainOptions)
     def __init__(self, model: str | Path | Checkpoint | Engine, **options: Unpack[ExplainOptions]) -> None:
-        opened = Engine.open(model, untrained=True, device=options["device"])
+        opened = Engine.open(model, untrained=True, device=options["device"], precision=options["precision"])
         self.checkpoint, self.model = opened.checkpoint, opened.checkpoint.model
         self.dense = self.model.config.is_dense
         self.query, self.top = options["query"], options["top"]
@@ -61,13 +62,19 @@ class Explainer:
         if image_size is not None:
             image_size = (image_size, image_size) if isinstance(image_size, int) else image_size
             check_divisible(image_size, self.model.config.patch_size)
-        self.engine = explanation_engine(opened, image_size=image_size)
+        self.precision = EXPLAINED_IN if options["precision"] == "auto" else options["precision"]
+        self.engine = explanation_engine(opened, precision=self.precision, image_size=image_size)
+        self.predicted_in = opened.backend.precision
         # What a dense head answers about places is for `predict`; here its encoder's embedding is explained.
         self.labels = None if self.dense or self.model.config.classes == 0 else self.engine.task.labels
         self.target = self._target(options["target"])
 
     def __call__(self, source: Source, name: str = "the image") -> Explanation:
         """One image's; raises UnreadableImage."""
+        with autocast(self.engine.backend.device, self.precision):  # methods run the network themselves, too
+            return self._explain(source, name)
+
+    def _explain(self, source: Source, name: str) -> Explanation:
         picture = self.engine.read(source, name).pixels
         images = self.engine.transform([picture]).to(next(self.model.parameters()).dtype)
         forward_pass = run_forward_pass(self.model, images, self.engine.forward)
@@ -105,6 +112,11 @@ class Explainer:
         notes = [note for note in self.checkpoint.notes if note.startswith("fresh weights")]
         if self.dense:
             notes.append(DENSE_NOTE)
+        elif answer is not None and self.predicted_in != self.engine.backend.precision:
+            notes.append(
+                f"This is computed in {self.engine.backend.precision}; `predict` computes in {self.predicted_in} here, "
+                "and its answer may differ in the third digit."
+            )
         names = prefix_names(self.model.config)
         return Explanation(name, picture, answer, target, value, grid, prefix_names=names, notes=notes, words=words)
 

@@ -30,14 +30,21 @@ class PooledNetwork(nn.Module):
         return self.model.forward_embedding(self.model.embed(images), capture=capture)
 
 
-def differentiable_backend(model: ViT) -> TorchBackend:
-    """The model in its weights' own precision, its outputs with their autograd graph."""
+EXPLAINED_IN = "float32"  # where nothing else is asked for: gradients in 8 bits are mostly noise
+
+
+def differentiable_backend(model: ViT, precision: str = EXPLAINED_IN) -> TorchBackend:
+    """The model, its outputs with their autograd graph."""
     network = PooledNetwork(model) if model.config.is_dense else model
-    return TorchBackend(network, "float32", autograd="grad")
+    return TorchBackend(network, precision, autograd="grad")
 
 
 def explanation_engine(
-    model: str | Path | Checkpoint | Engine, *, device: str = "auto", image_size: tuple[int, int] | None = None
+    model: str | Path | Checkpoint | Engine,
+    *,
+    device: str = "auto",
+    precision: str = EXPLAINED_IN,
+    image_size: tuple[int, int] | None = None,
 ) -> Engine:
     """The engine that explanations run on; it shares the model's weights. An untrained preset will do.
 
@@ -49,7 +56,7 @@ def explanation_engine(
     preprocessing = engine.checkpoint.preprocessing
     if image_size is not None:
         preprocessing = preprocessing.replace(size=image_size)
-    backend = differentiable_backend(engine.checkpoint.model)
+    backend = differentiable_backend(engine.checkpoint.model, precision)
     return Engine(engine.checkpoint, backend, processor=ImageProcessor(preprocessing))
 
 

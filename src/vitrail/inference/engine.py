@@ -68,7 +68,8 @@ class Engine:
         """The engine of a file, a folder, a hub id or a checkpoint; an engine is given back as it is.
 
         untrained: a preset with fresh weights will do, to look at the network. device: cuda, mps or cpu; auto is the
-        first of these that is there. The model moves to it, and stays there.
+        first of these that is there. The model moves to it, and stays there. precision: auto, fp32 or bf16; auto is
+        bf16 where the device is fast in it.
         """
         if isinstance(model, Engine):
             return model

@@ -27,6 +27,8 @@ from vitrail.tasks.targets import LazyTargets
 from vitrail.text import counted, shown
 from vitrail.weights.checkpoint import Checkpoint
 
+MEASURED_IN = "float32"  # the same score on every machine, and the one that a training run reports
+
 
 def evaluate_dataset(
     predictor: Predictor, dataset: Dataset, *, part: str = "auto", bootstrap: int = 1000
@@ -35,7 +37,7 @@ def evaluate_dataset(
 
     part: train, val, test or all; auto is test, else val, else what training held out of this very data, else all.
     bootstrap: resamples of the 95 % intervals.
-    Besides the metrics, the result has data, part, unreadable (image and error of each) and notes.
+    Besides the metrics, the result has data, part, precision, unreadable (image and error of each) and notes.
     """
     checkpoint, task = predictor.engine.checkpoint, predictor.engine.task
     if dataset.task != task.name:
@@ -63,6 +65,7 @@ def evaluate_dataset(
     return result | {
         "data": shown(dataset.table or dataset.root),
         "part": subset.part,
+        "precision": predictor.engine.backend.precision,
         "unreadable": rows.unreadable,
         "notes": [*subset.notes, *findings, *result.get("notes", ()), *_notes(result, subset, checkpoint, seen)],
     }

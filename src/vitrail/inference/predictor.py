@@ -36,12 +36,14 @@ class Prediction:
     answer: dict[str, Any] | None = None
     error: UnreadableImage | None = None
     clipped: bool = False  # whether some of its values were above the model's bit depth
+    precision: str = "float32"  # what it was computed in
 
 
 class Predictor:
     """Answers of a model to any number of images, in their order.
 
-    checkpoint: or whatever else `Engine.open` takes; batch_size and device as there. workers: threads that decode.
+    checkpoint: or whatever else `Engine.open` takes; batch_size, device and precision as there. workers: threads that
+    decode.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class Predictor:
         batch_size: int | None = None,
         workers: int = 2,
         device: str = "auto",
+        precision: str = "auto",
     ) -> None:
-        self.engine = Engine.open(checkpoint, device=device, batch_size=batch_size)
+        self.engine = Engine.open(checkpoint, device=device, precision=precision, batch_size=batch_size)
         self.checkpoint = self.engine.checkpoint
         self.workers = workers
 
@@ -69,13 +72,14 @@ class Predictor:
     def predict(self, sources: Iterable[Source | Pause], top: int = 5) -> Generator[Prediction, None, None]:
         """Each source with its answer, as the model's task gives it. `top`: how many guesses, where it makes some."""
         self.engine.task  # noqa: B018  a model without answers is refused before anything is read
+        precision = self.engine.backend.precision
         for batch in self._read(sources):
             results = self._run(batch)
             answers = iter(self.engine.answer([row for _, row in results if isinstance(row, Tensor)], top))
             for (source, result), (_, image) in zip(results, batch, strict=True):
                 if isinstance(result, Tensor):
                     clipped = isinstance(image, ModelInput) and image.clipped > 0
-                    yield Prediction(source, answer=next(answers), clipped=clipped)
+                    yield Prediction(source, answer=next(answers), clipped=clipped, precision=precision)
                 else:
                     yield Prediction(source, error=result)
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, TypedDict
 
-from vitrail.option_types import count
+from vitrail.option_types import count, precision
 from vitrail.options import Option
 
 _running = partial(Option, section="How the model is run")
 
 
 class DeviceOptions(TypedDict, total=False):
-    """Where a model runs."""
+    """Where a model runs, and what it computes in."""
 
     device: Annotated[str, _running("cuda, mps or cpu", metavar="NAME", default="auto", unset="what is there")]
+    precision: Annotated[
+        str,
+        _running(
+            "auto, fp32 or bf16; heads are always float32",
+            metavar="NAME",
+            parse=precision,
+            default="auto",
+            unset="predict, serve: bf16 where the processor is fast in it; evaluate, explain: fp32",
+        ),
+    ]
 
 
 class RunningOptions(DeviceOptions, total=False):

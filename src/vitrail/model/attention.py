@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.positions import rotate
-from vitrail.model.precision import computes_bf16
+from vitrail.model.precision import computes_bf16, without_autocast
 
 CPU_COMPUTES_BF16 = computes_bf16("cpu")  # asked here, once: torch.compile cannot trace the question
 
@@ -44,7 +44,8 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
     """softmax(Q K^T / sqrt(d)) of q (B, heads, Q, d) and k (B, heads, M, d), in float32: (B, heads, Q, M).
 
     Only for looking inside: the network itself runs fused attention, which never holds these weights."""
-    return (q.float() * q.shape[-1] ** -0.5 @ k.float().transpose(-2, -1)).softmax(dim=-1)
+    with without_autocast(q.device):  # which would round the product to bfloat16 again
+        return (q.float() * q.shape[-1] ** -0.5 @ k.float().transpose(-2, -1)).softmax(dim=-1)
 
 
 class SelfAttention(nn.Module):

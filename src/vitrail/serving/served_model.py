@@ -56,11 +56,12 @@ class ServedModel:
         limits: Limits,
         *,
         device: str = "auto",
+        precision: str = "auto",
         batch_size: int | None = None,
     ) -> None:
         self.checkpoint, self.name, self.limits = checkpoint, name, limits
         self.preprocessing = checkpoint.preprocessing
-        self.engine = Engine.open(checkpoint, device=device, batch_size=batch_size)
+        self.engine = Engine.open(checkpoint, device=device, precision=precision, batch_size=batch_size)
         if batch_size is None and self.engine.backend.device.type == "cpu":
             self.engine.batch_size = min(default_batch_size(checkpoint), CPU_BATCH)
         self.batch_size = self.engine.batch_size
@@ -145,6 +146,7 @@ class ServedModel:
             "prefix": prefix_names(config),
             "pool": config.pool,
             "resize": self.preprocessing.resize,
+            "precision": self.engine.backend.precision,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "methods": available_methods(self.checkpoint),
             "notes": self.checkpoint.notes,

@@ -24,7 +24,7 @@ async def run_server(app: SecurityMiddleware, runner: JobRunner, listener: socke
 
     try:
         await runner.warm_up()
-        server = create_server(app, lambda: print_address(listener, runner.served.name, app.access.token))
+        server = create_server(app, lambda: announce(app, runner, listener))
         await server.serve(sockets=[listener])
     finally:
         runner.close()
@@ -72,6 +72,12 @@ def bind_socket(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or error
         raise VitrailError(f"cannot listen on {host}, port {port}: {reason}; --port 0 takes any free one") from None
     return listener
+
+
+def announce(app: SecurityMiddleware, runner: JobRunner, listener: socket.socket) -> None:
+    print_address(listener, runner.served.name, app.access.token)
+    if (precision := runner.served.engine.backend.precision) != "float32":
+        print(f"vitrail: answers are computed in {precision}", file=sys.stderr, flush=True)
 
 
 def print_address(listener: socket.socket, name: str, token: str | None) -> None:

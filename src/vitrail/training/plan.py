@@ -52,6 +52,7 @@ class StepTiming:
     all_tokens: float
     evaluation: float  # of the quick part of the held-out images, and of saving
     ending: float = 0.0  # the last, complete measure, and the report
+    final_slower: float = 1.0  # times as long for an image in the last measure, which is in float32
 
     def evaluations(self, seconds: float) -> int:
         """How many fit well into so much time."""
@@ -65,6 +66,7 @@ class StepTiming:
             all_tokens=slower * self.all_tokens,
             evaluation=evaluation,
             ending=self.ending * (evaluation / self.evaluation if self.evaluation else slower),
+            final_slower=self.final_slower,
         )
 
 

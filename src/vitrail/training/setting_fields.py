@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -22,16 +22,24 @@ def setting(
 
 
 def optional(
-    unset: Any, doc: str, *, choices: Choices = (), low: float | None = None, high: float | None = None
+    unset: Any,
+    doc: str,
+    *,
+    choices: Choices = (),
+    spellings: Mapping[str, str] | None = None,
+    low: float | None = None,
+    high: float | None = None,
 ) -> Any:
-    """A setting that is None until it is set. `unset`: how earlier versions spelled that; it also tells the type."""
+    """A setting that is None until it is set. `unset`: how earlier versions spelled that; it also tells the type.
+    `spellings`: other names of its choices."""
     rules = {"type": type(unset), "doc": doc, "choices": choices, "low": low, "high": high, "unset": unset}
-    return field(default=None, metadata=rules)
+    return field(default=None, metadata={**rules, "spellings": spellings or {}})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A group of settings. Whole numbers become floats where fractions are allowed, earlier spellings of unset None."""
+    """A group of settings. Whole numbers become floats where fractions are allowed, earlier spellings of unset None,
+    other spellings of a choice that choice."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -42,6 +50,8 @@ def _normalised(item: Field[Any], value: Any) -> Any:
     kind, unset = item.metadata["type"], item.metadata["unset"]
     if kind is float and type(value) is int:
         value = float(value)
+    if isinstance(value, str):
+        value = item.metadata.get("spellings", {}).get(value, value)
     return None if unset is not None and type(value) is kind and value == unset else value
 
 

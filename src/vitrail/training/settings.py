@@ -17,6 +17,7 @@ from typing import Any
 from vitrail.data.layouts.layout_names import layout_names
 from vitrail.errors import VitrailError
 from vitrail.files import write_text
+from vitrail.option_types import PRECISIONS
 from vitrail.tasks.registry import task_names
 from vitrail.training.setting_fields import Section, as_toml, check_field, optional, setting
 
@@ -151,7 +152,10 @@ class Recipe(Section):
     class_weights: str = setting("none", "rare classes weigh more in the loss", choices=("none", "sqrt", "inverse"))
     balanced: bool = setting(False, "every class is drawn equally often")
     precision: str | None = optional(
-        "auto", "not set: bfloat16 where the hardware computes in it", choices=("float32", "bfloat16")
+        "auto",
+        "not set: bfloat16 where the hardware computes in it",
+        choices=tuple(PRECISIONS.values()),
+        spellings=PRECISIONS,
     )
     checkpointing: bool = setting(False, "recompute activations to save memory")
     save_minutes: float = setting(2.0, "the state is saved this often, and at every evaluation", low=0)

@@ -16,6 +16,7 @@ from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.engine import Engine
+from vitrail.inference.evaluation import MEASURED_IN
 from vitrail.inference.image_processor import ImageProcessor, ModelInput
 from vitrail.model.vit import ViT
 from vitrail.tasks.dense_task import DenseTask
@@ -88,10 +89,16 @@ class HeldOutImages:
             raise VitrailError(f"{error}: it was readable when the run began; mend it or take it out") from None
 
 
-def outputs_of(network: nn.Module, images: HeldOutImages, indices: Sequence[int], processes: Processes) -> Tensor:
+def outputs_of(
+    network: nn.Module,
+    images: HeldOutImages,
+    indices: Sequence[int],
+    processes: Processes,
+    precision: str = MEASURED_IN,
+) -> Tensor:
     """(len(indices), outputs) in float32 on the CPU; each process runs its share."""
     rows: list[Tensor] = []
-    with evaluation_engine(network, images) as engine:
+    with evaluation_engine(network, images, precision=precision) as engine:
         for batch, count in share_of(indices, images.batch_size, processes):
             rows += engine.outputs(images.take(batch))[:count]
     outputs = torch.stack(rows) if rows else torch.empty(0, engine.checkpoint.config.classes)
@@ -105,6 +112,7 @@ def compare_with_targets(
     targets: DenseTargets,
     indices: Sequence[int],
     processes: Processes,
+    precision: str = MEASURED_IN,
 ) -> tuple[Tensor, float]:
     """What the metrics need of each image's answer and its target, (len(indices), S), and the mean loss.
 
@@ -112,7 +120,7 @@ def compare_with_targets(
     """
     rows: list[Tensor] = []
     losses: list[Tensor] = []
-    with evaluation_engine(network, images, task) as engine:
+    with evaluation_engine(network, images, task, precision) as engine:
         for batch, count in share_of(indices, images.batch_size, processes):
             loss, decoded = _loss_and_answers(engine, task, images, targets, batch)
             answers = zip(decoded[:count], batch, strict=False)
@@ -123,12 +131,14 @@ def compare_with_targets(
 
 
 @contextlib.contextmanager
-def evaluation_engine(network: nn.Module, images: HeldOutImages, task: DenseTask | None = None) -> Iterator[Engine]:
+def evaluation_engine(
+    network: nn.Module, images: HeldOutImages, task: DenseTask | None = None, precision: str = MEASURED_IN
+) -> Iterator[Engine]:
     """An engine around a network that goes on training afterwards; DDP may wrap it."""
     model = network if isinstance(network, ViT) else network.module
     assert isinstance(model, ViT)
     checkpoint = Checkpoint(model, images.processor.preprocessing)
-    backend = TorchBackend(network, autograd="no_grad")
+    backend = TorchBackend(network, precision, autograd="no_grad")
     was_training = network.training
     try:
         with torch.no_grad():

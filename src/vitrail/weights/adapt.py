@@ -16,9 +16,17 @@ from vitrail.model.positions import resample
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
 
 TABLE = "positions.table"
 BLOCK_TABLE = "block_positions.table"
+PATCHES, PATCH_BIAS = "stem.projection.weight", "stem.projection.bias"
+# Convolutions that read the picture, and the running mean of the norm after each: of the stem, of the two decoders.
+CONVOLUTIONS = {
+    "stem.layers.0.weight": "stem.layers.1.running_mean",
+    "head.convs.details.0.conv.weight": "head.convs.details.0.norm.running_mean",
+    "head.convs.details.0.weight": "head.convs.details.1.running_mean",
+}
 
 
 def adapt(
@@ -49,27 +57,44 @@ def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
     config = checkpoint.config
     if config.stem == "features":
         raise VitrailError(f"channels {channels}: the input channels of stem 'features' are those of your CNN")
+    before, after = checkpoint.preprocessing, checkpoint.preprocessing.for_channels(channels)
     changed = config.replace(channels=channels)
     state = checkpoint.model.state_dict()
     if config.stem == "linear":
-        name = "stem.projection.weight"
-        state[name] = conv_to_linear(adapted_channels(linear_to_conv(state[name], config.patch_size), channels))
-    else:
-        name = "stem.layers.0.weight"
-        state[name] = adapted_channels(state[name], channels)
+        weight, shift = adapted_channels(linear_to_conv(state[PATCHES], config.patch_size), before, after)
+        state[PATCHES] = conv_to_linear(weight)
+        if config.patch_bias or shift.any():  # CLIP's stem has no bias, and now needs one
+            changed = changed.replace(patch_bias=True)
+            state[PATCH_BIAS] = state.get(PATCH_BIAS, 0) + shift
+    for name, norm_mean in CONVOLUTIONS.items():
+        if name in state:
+            state[name], shift = adapted_channels(state[name], before, after)
+            state[norm_mean] = state[norm_mean] - shift
     change = "summed" if channels == 1 else f"repeated and rescaled by {config.channels}/{channels}"
     note = f"the stem's weights for {config.channels} channels were {change} for {channels}"
     adapted = _rebuilt(checkpoint, changed, state, note)
-    adapted.preprocessing = checkpoint.preprocessing.for_channels(channels)
+    adapted.preprocessing = after
     return adapted
 
 
-def adapted_channels(weight: Tensor, channels: int) -> Tensor:
-    """(D, C, P, P) -> (D, channels, P, P): a grey image, repeated over the channels, gives the same tokens."""
-    if channels == 1:
-        return weight.sum(dim=1, keepdim=True)
-    repeats = -(-channels // weight.shape[1])
-    return weight.repeat(1, repeats, 1, 1)[:, :channels] * (weight.shape[1] / channels)
+def adapted_channels(weight: Tensor, before: Preprocessing, after: Preprocessing) -> tuple[Tensor, Tensor]:
+    """(D, C, P, P) -> (D, channels, P, P), and what it adds to the outputs, (D,).
+
+    To one channel: a grey picture gives what the same picture gives as RGB. Each channel had a mean and a std of its
+    own, so its weights take in the ratio of the stds, and the shift the difference of the means. (A convolution that
+    pads with zeros, the mean, meets another one there: at the border it differs by the weights that lie outside.)
+    To more channels: they are repeated and rescaled, which keeps the answer to a grey picture if each is repeated
+    equally often.
+    """
+    if after.channels > 1:
+        repeats = -(-after.channels // weight.shape[1])
+        repeated = weight.repeat(1, repeats, 1, 1)[:, : after.channels]
+        return repeated * (weight.shape[1] / after.channels), weight.new_zeros(len(weight))
+    mean, std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (before.mean, before.std))
+    exact = weight.double()
+    summed = (exact * (after.std[0] / std)).sum(dim=1, keepdim=True)
+    shift = (exact * ((after.mean[0] - mean) / std)).sum(dim=(1, 2, 3))
+    return summed.to(weight.dtype), shift.to(weight.dtype)
 
 
 def _with_image_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) -> Checkpoint:

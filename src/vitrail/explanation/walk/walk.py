@@ -151,7 +151,7 @@ def _positions(model: ViT, x: Tensor, rope: Tensor | None, grid: Grid, number: i
     }
     figures = [
         matrix("how alike this patch's position is to all others", own),
-        Figure("the same for positions all over the grid", sampled(likeness, grid).cpu().numpy(), "signed"),
+        Figure("the same for positions all over the grid", sampled(likeness, grid).float().cpu().numpy(), "signed"),
     ]
     if (table := model.position_table(grid)) is not None:
         figures.insert(0, matrix("the positions, a row for each token", table))

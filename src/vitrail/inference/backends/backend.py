@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Protocol
 
 from vitrail.errors import VitrailError
+from vitrail.option_types import precision as named_precision
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +68,7 @@ def load_backend(name: str, checkpoint: Checkpoint, *, device: str = "auto", pre
         raise VitrailError(f"there is no backend {name!r}; choose one of {', '.join(BACKENDS)}")
     module, _, kind = BACKENDS[name].partition(":")
     backend: type[Backend] = getattr(importlib.import_module(module), kind)
-    return backend.load(checkpoint, device=device, precision=precision)
+    return backend.load(checkpoint, device=device, precision=named_precision(precision))
 
 
 def check_capture(backend: Backend, capture: Capture) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.inference.backends.backend import CAPTURES
 from vitrail.model.encoder import Capture
-from vitrail.model.precision import autocast
+from vitrail.model.precision import autocast, is_mixed
 from vitrail.weights.checkpoint import Checkpoint
 
 AUTOGRAD = {"inference": torch.inference_mode, "no_grad": torch.no_grad, "grad": torch.enable_grad}
@@ -17,7 +17,8 @@ AUTOGRAD = {"inference": torch.inference_mode, "no_grad": torch.no_grad, "grad":
 class TorchBackend:
     """Runs a network as it is: a `ViT`, or one that DDP or FSDP wraps.
 
-    precision: "auto" is bfloat16 where the hardware computes in it, "float32" and "bfloat16" set it.
+    precision: "auto" is bfloat16 where the hardware computes in it, "float32" and "bfloat16" set it. Heads are float32
+    in each (`model/precision.py`).
     autograd: "inference" is torch's fastest mode; "no_grad" is for a network that trains on, because its tensors must
     be fit for autograd later; "grad" keeps the graph, for explanations that differentiate the outputs.
     """
@@ -43,10 +44,8 @@ class TorchBackend:
     @property
     def precision(self) -> str:
         """The name of the type that it multiplies in."""
-        with autocast(self.device, self._precision):
-            weight = next(self.network.parameters()).dtype
-            mixed = torch.is_autocast_enabled(self.device.type)
-        return "bfloat16" if mixed else str(weight).removeprefix("torch.")
+        weight = next(self.network.parameters())
+        return "bfloat16" if is_mixed(weight.device, self._precision) else str(weight.dtype).removeprefix("torch.")
 
     def __call__(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         if self.network.training:

@@ -19,6 +19,7 @@ from vitrail.tasks.task import Task
 from vitrail.text import shown
 
 STDOUT = "-"
+FLOAT32 = "float32"  # the precision that goes without saying
 
 Write: TypeAlias = Callable[[Prediction], None]
 
@@ -28,7 +29,8 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
     image = {"image": name_of(prediction.source)}
     if prediction.answer is None:
         return image | {"error": str(prediction.error)}
-    return image | {key: value for key, value in prediction.answer.items() if not isinstance(value, np.ndarray)}
+    answer = {key: value for key, value in prediction.answer.items() if not isinstance(value, np.ndarray)}
+    return image | answer | ({} if prediction.precision == FLOAT32 else {"precision": prediction.precision})
 
 
 def as_line(prediction: Prediction, task: Task) -> str:

@@ -20,11 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.model.attention import attention_weights
 from vitrail.model.config import ViTConfig
 from vitrail.model.encoder import Capture
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.patches import ResidualConv, channels_last
 from vitrail.model.positions import Grid
+from vitrail.model.precision import in_float32
 
 PRIOR = 0.01  # the initial score of a cell: else the many empty ones drown the few others (RetinaNet)
 SAMPLING_POINTS = 5  # a side: where a query samples the features inside of its box
@@ -81,7 +83,8 @@ class BoxTokens(DenseHead):
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
         """-> (B, Q, K + 1 + 4): logits of the classes and of "no object", then a box in 0..1."""
-        return torch.cat([self.classify(features.queries), self.locate(features.queries).sigmoid()], dim=-1)
+        logits, boxes = (in_float32(part, features.queries) for part in (self.classify, self.locate))
+        return torch.cat([logits, boxes.sigmoid()], dim=-1)
 
 
 class FineGrid(nn.Module):
@@ -128,9 +131,8 @@ class Attention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
 
     def maps(self, query: Tensor, key: Tensor) -> Tensor:
-        """(B, heads, queries, keys): what each query attends to, to look at. Rows sum to 1."""
-        q, k = self.split(self.query(query)).float(), self.split(self.key(key)).float()
-        return (q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])).softmax(-1)
+        """(B, heads, queries, keys): what each query attends to, to look at, in float32. Rows sum to 1."""
+        return attention_weights(self.split(self.query(query)), self.split(self.key(key)))
 
     def split(self, x: Tensor) -> Tensor:
         """(B, tokens, D) -> (B, heads, tokens, d)"""
@@ -228,7 +230,7 @@ class BoxDecoder(DenseHead):
     def proposals(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Anchors (P, 2), the cells' centres, and each cell's proposal: logits (B, P, K) and boxes (B, P, 4)."""
         height, width = features.shape[2:]
-        outputs = self.propose(features).float().flatten(2).transpose(1, 2)  # (B, P, K + 4)
+        outputs = in_float32(self.propose, features).float().flatten(2).transpose(1, 2)  # (B, P, K + 4)
         anchors = centres((height, width), outputs)
         cell = outputs.new_tensor([1 / width, 1 / height])
         # the distances of the four edges from the cell's centre, as in FCOS; two cells at first
@@ -265,8 +267,8 @@ class BoxDecoder(DenseHead):
             inside = sample(reduced, box_points(boxes)).unflatten(1, (boxes.shape[1], -1)).flatten(2)
             rank = self.standing(sine_embedding(nms_features(logits, boxes, mask)).to(tokens.dtype))  # (B, Q, D)
             x, y = block(x + rank, place, (keys, tokens), inside, mask)
-            logits = logits + classify(y).float()
-            boxes = refine_boxes(boxes, refine(y).float())
+            logits = logits + in_float32(classify, y).float()
+            boxes = refine_boxes(boxes, in_float32(refine, y).float())
             by_block.append((logits, boxes))
             logits, boxes = logits.detach(), boxes.detach()
         return by_block

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitrail.model.config import ViTConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.patches import channels_last, conv_stages
+from vitrail.model.precision import in_float32, without_autocast
 
 OUT_INDICES = 4  # blocks whose tokens the decoder reads: early ones know where, late ones know what
 FINEST = 2  # pixels a cell of the decoder's answer: half the resolution, a quarter of the work
@@ -31,7 +32,7 @@ class LinearMasks(DenseHead):
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
         """-> logits (B, K, h, w), one cell a patch."""
-        logits = self.out(self.dropout(features.patches[-1]))  # (B, N, K)
+        logits = in_float32(self.out, self.dropout(features.patches[-1]))  # (B, N, K)
         return tokens_to_map(logits, features.grid)  # (B, K, h, w)
 
 
@@ -63,7 +64,7 @@ class MaskDecoder(DenseHead):
         tokens = [layer(norm(x)) for layer, norm, x in zip(self.layers, self.norms, features.patches, strict=True)]
         x = tokens_to_map(torch.stack(tokens).sum(0), features.grid)  # (B, head_width, h, w), channels last
         x = self.convs(x, features.images, [features.maps[i] for i in self.maps])  # (B, narrow, H / 2, W / 2)
-        return GAIN * self.out(self.dropout(x))  # (B, K, H / 2, W / 2)
+        return GAIN * in_float32(self.out, self.dropout(x))  # (B, K, H / 2, W / 2)
 
     def initialise(self) -> None:
         """Its last layer is small, so that the first answers are undecided."""
@@ -99,7 +100,9 @@ class MaskQueries(DenseHead):
         for finer in self.convs:
             x = finer(x)
         x = self.dropout(x)
-        logits = torch.einsum("bkc,bchw->bkhw", queries, x) * x.shape[1] ** -0.5
+        kind = self.project.weight.dtype
+        with without_autocast(x.device):
+            logits = torch.einsum("bkc,bchw->bkhw", queries.to(kind), x.to(kind)) * x.shape[1] ** -0.5
         return logits if self.bias is None else logits + self.bias[:, None, None]
 
     def initialise(self) -> None:

@@ -17,6 +17,7 @@ from vitrail.data.loading.cache import CacheSubset, ImageCache, Shape, open_cach
 from vitrail.data.loading.rng import permutation
 from vitrail.dataset import SPLITS, Item
 from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.evaluation import MEASURED_IN
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.targets import DenseTargets, LazyTargets, Targets, TargetScan, TargetSubset, WholeImageTargets
@@ -218,22 +219,34 @@ def _say_broken(run: Run, broken: Mapping[Path, UnreadableImage]) -> None:
 # ---- measuring on the held-out images
 
 
-def quick_metrics(images: TrainingImages, network: nn.Module, processes: Processes) -> dict[str, float]:
-    """What an evaluation on the way tells, on a fixed part of the validation images."""
-    outputs, targets, loss = held_out_outputs(images, network, "val", processes, images.validation_indices)
+def quick_metrics(
+    images: TrainingImages, network: nn.Module, processes: Processes, precision: str | None = None
+) -> dict[str, float]:
+    """What an evaluation on the way tells, on a fixed part of the validation images.
+
+    precision: None is the one that is trained in: a score that picks the best weights need not be slower than steps.
+    """
+    precision = precision or images.settings.train.precision or "auto"
+    outputs, targets, loss = held_out_outputs(images, network, "val", processes, images.validation_indices, precision)
     metrics = images.task.quick_metrics(outputs, targets)
     return metrics if loss is None else {"loss": loss, **metrics}
 
 
 def held_out_outputs(
-    images: TrainingImages, network: nn.Module, split: str, processes: Processes, indices: Sequence[int] | None = None
+    images: TrainingImages,
+    network: nn.Module,
+    split: str,
+    processes: Processes,
+    indices: Sequence[int] | None = None,
+    precision: str = MEASURED_IN,
 ) -> tuple[Tensor, Tensor, float | None]:
     """The model's outputs for held-out images, their targets, and the loss where the metrics do not give it."""
     held_out, targets = images.held_out[split], images.targets[split]
     chosen = list(range(len(held_out))) if indices is None else list(indices)
     if isinstance(targets, WholeImageTargets):
-        return outputs_of(network, held_out, chosen, processes), targets.take(np.array(chosen)), None
+        outputs = outputs_of(network, held_out, chosen, processes, precision)
+        return outputs, targets.take(np.array(chosen)), None
     task, dense = images.task, cast("DenseTargets", targets)
     assert isinstance(task, DenseTask)
-    rows, loss = compare_with_targets(network, task, held_out, dense, chosen, processes)
+    rows, loss = compare_with_targets(network, task, held_out, dense, chosen, processes, precision)
     return rows, task.encode(LazyTargets(dense, chosen)), loss

@@ -98,7 +98,7 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     if not plan.deadline:
         return available
     assert plan.timing is not None
-    image_seconds = plan.timing.evaluation / len(images.validation_indices)
+    image_seconds = plan.timing.final_slower * plan.timing.evaluation / len(images.validation_indices)
     calibration = len(images.validation_indices) if images.measured_split == "test" else 0
     left = plan.deadline - state.seconds - REPORT - calibration * image_seconds
     in_time = max(int(left / image_seconds), SMALLEST_FINAL)

@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from vitrail.errors import VitrailError
+from vitrail.inference.evaluation import MEASURED_IN
+from vitrail.model.precision import is_mixed
 from vitrail.text import shown
 from vitrail.training.choices.recipe_choice import choose_recipe
 from vitrail.training.loop import keep_until
@@ -17,7 +19,7 @@ from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import build_trainer, sampler_of
 from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages, quick_metrics
 from vitrail.training.step_timing import ENDLESS, measure_evaluation, measure_steps
-from vitrail.training.train_step import compute_gradients
+from vitrail.training.train_step import Trainer, compute_gradients
 from vitrail.weights.checkpoint import Checkpoint
 
 VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
@@ -114,17 +116,16 @@ def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Dura
     budget = 60 * train.minutes
     trainer = build_trainer(run, images.settings, images, start, ENDLESS.steps)
     few_tokens, all_tokens = measure_steps(trainer, budget)
-    image_seconds = measure_evaluation(
-        lambda count: quick_metrics(replace(images, quick_images=count), trainer.network, run.processes),
-        len(images.held_out["val"]),
-        run.processes.agree,
-    )
+    image_seconds = image_time(run, images, trainer)
+    mixed = is_mixed(run.processes.device, train.precision or "auto")
+    final_seconds = image_time(run, images, trainer, MEASURED_IN) if mixed else image_seconds
     quick = quick_sample(image_seconds, budget, len(images.held_out["val"]))
     timing = StepTiming(
         few_tokens=few_tokens,
         all_tokens=all_tokens,
         evaluation=image_seconds * quick,
-        ending=REPORT + image_seconds * final_sample(image_seconds, budget, images.measured_at_end),
+        ending=REPORT + final_seconds * final_sample(final_seconds, budget, images.measured_at_end),
+        final_slower=final_seconds / image_seconds,
     )
     deadline = budget - (time.monotonic() - run.began)
     left = deadline - timing.ending
@@ -135,6 +136,15 @@ def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Dura
     length = length_of(steps, keep_until(train), train.warmup, evaluations=evaluations)
     own = _Duration(length, max(deadline, 1.0), timing, quick)
     return run.processes.from_main(lambda: own)
+
+
+def image_time(run: Run, images: TrainingImages, trainer: Trainer, precision: str | None = None) -> float:
+    """Seconds to evaluate one held-out image; precision: None is the one that is trained in."""
+    return measure_evaluation(
+        lambda count: quick_metrics(replace(images, quick_images=count), trainer.network, run.processes, precision),
+        len(images.held_out["val"]),
+        run.processes.agree,
+    )
 
 
 def quick_sample(image_seconds: float, budget: float, available: int) -> int:
