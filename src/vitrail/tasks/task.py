@@ -93,6 +93,18 @@ class Task(ABC):
     def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
         """The training loss of a batch, a scalar, in float32 whatever the outputs are."""
 
+    def loss_counts(self, targets: Tensor) -> Tensor:
+        """What the loss of a step is divided by, whole numbers (n,), counted before the model runs. They add up over the
+        parts of a step and over processes. Images, where a task does not count something else."""
+        return torch.tensor([len(targets)], device=targets.device)
+
+    def loss_share(
+        self, outputs: Tensor, targets: Tensor, counts: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        """What a part of a step adds to the step's loss; `counts` are the `loss_counts` of the whole step. The shares of
+        all parts sum up to the `loss` of the whole, so the gradient does not depend on how a batch is cut up."""
+        return self.loss(outputs, targets, mix=mix, smoothing=smoothing) * (len(targets) / counts[0])
+
     def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
         """Extra queries for the head in training, made from the targets and the seed; None: the head takes none."""
         return None

@@ -85,12 +85,23 @@ class Detect(DenseTask):
         target[:, 0] = numbers[target[:, 0].long()].to(target.dtype)
         return target
 
-    def loss(self, outputs: Any, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
+    def loss_counts(self, targets: Tensor) -> Tensor:
+        """(2,) images and objects."""
+        objects = (targets[..., 0] >= 0).sum()
+        return torch.stack([torch.full_like(objects, len(targets)), objects])
+
+    def loss_share(
+        self, outputs: Any, targets: Tensor, counts: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0
+    ) -> Tensor:
         self.check_mix(mix)
+        targets = targets.float()
+        objects = counts[1].clamp(min=1)  # a step without any has a loss too
         if isinstance(outputs, DecoderOutputs):
-            return decoder_loss(outputs, targets.float())
+            return decoder_loss(outputs, targets) / objects
         logits, boxes = outputs.float().split([outputs.shape[-1] - 4, 4], dim=-1)
-        return (softmax_loss if self.softmax(outputs) else scored_loss)(logits, boxes, targets.float())
+        if self.softmax(outputs):
+            return softmax_loss(logits, boxes, targets, counts)
+        return scored_loss(logits, boxes, targets) / objects
 
     def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
         """Denoising queries (B, G, 2 M, 5): boxes beside the objects, which the decoder is to lead back to them, and as
