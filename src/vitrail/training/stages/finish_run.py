@@ -16,6 +16,7 @@ from vitrail.model.vit import ViT
 from vitrail.tasks.task import Task
 from vitrail.training.checkpointing import collect_tensors, restore_tensors
 from vitrail.training.loop import TrainState
+from vitrail.training.optim.batch_norm import recomputed_statistics
 from vitrail.training.optim.lora import merge_low_rank
 from vitrail.training.plan import Plan
 from vitrail.training.run_context import Run
@@ -60,7 +61,11 @@ class Measured:
 def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings) -> ViT:
     """The best weights of the run in the plain model that it started from, whatever it was trained with."""
     best = run.processes.from_main(run.checkpoints.load_best)  # which wrote it: another might read it too early
-    tensors = collect_tensors(trainer.model, (), None) if best is None else best.tensors
+    if best is not None:
+        tensors = best.tensors
+    else:
+        with recomputed_statistics(trainer):
+            tensors = {name: tensor.clone() for name, tensor in collect_tensors(trainer.model, (), None).items()}
     model = trainable(start.model, settings, run.processes.device)
     restore_tensors(tensors, model, (), None)
     merge_low_rank(model)
