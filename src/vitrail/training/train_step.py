@@ -42,7 +42,7 @@ class Trainer:
 
 
 def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
-    """Forward and backward of one batch, in `accumulate` parts. Returns a scalar tensor, whose mean over the processes is
+    """Forward and backward of one batch, in `accumulate` parts. Returns a scalar tensor; its mean over the processes is
     the loss of the step."""
     recipe, task, processes = trainer.recipe, trainer.task, trainer.processes
     torch.manual_seed(step_seed(recipe.seed, batch.step, processes.rank))

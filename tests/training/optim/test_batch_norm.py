@@ -41,6 +41,7 @@ class FewBatches:
     """A loader whose batches differ much from one another."""
 
     sampler = SimpleNamespace(batch_size=16)
+    preprocessing = SimpleNamespace(size=(256, 256))
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -53,7 +54,9 @@ class FewBatches:
 
 def trainer_of(ema: bool = False, accumulate: int = 1, **config) -> Trainer:
     torch.manual_seed(0)
-    model = ViT(preset("mu/4", image_size=16, classes=3, **{"stem": "conv", "stem_blocks": 1, "dropout": 0.5, **config}))
+    model = ViT(
+        preset("mu/4", image_size=16, classes=3, **{"stem": "conv", "stem_blocks": 1, "dropout": 0.5, **config})
+    )
     return Trainer(
         model=model.train(),
         network=model,

@@ -4,7 +4,7 @@ Running statistics are an average over the last steps, each of other weights. In
 so far behind that a model is judged by them more than by its weights; averaged weights (EMA) have none of their own.
 
 torch.optim.swa_utils.update_bn does this for a whole module in training mode, where dropout, drop path and the heads'
-extra outputs are on, and for torch's own batch norms, not for `SharedBatchNorm`; and it leaves the new statistics behind.
+extra outputs are on, and for torch's own batch norms, not for `SharedBatchNorm`; and it leaves the statistics changed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vitrail.training.distributed import SharedBatchNorm
 from vitrail.training.train_step import Trainer, split_batch
 
 BatchNorm = nn.modules.batchnorm._BatchNorm | SharedBatchNorm
-IMAGES = 128  # training images that suffice
-MOST_BATCHES = 16  # where batches are small
+FEWEST, MOST = 32, 256  # training images that suffice: more of them where they are small
+PIXELS = 2**21  # of all of them
 
 
 @contextmanager
@@ -68,8 +68,9 @@ def recompute_statistics(trainer: Trainer, layers: list[BatchNorm]) -> None:
 def sample_images(trainer: Trainer) -> Iterator[Tensor]:
     """The images of the first steps' batches, augmented as in training: what the model has learnt to normalise by. The
     same ones each time, so that evaluations can be compared and a resumed run repeats them."""
-    count = max(1, min(MOST_BATCHES, -(-IMAGES // trainer.loader.sampler.batch_size)))
-    with closing(trainer.loader.batches(0, count)) as batches:
+    height, width = trainer.loader.preprocessing.size
+    count = min(MOST, max(FEWEST, PIXELS // (height * width)))
+    with closing(trainer.loader.batches(0, -(-count // trainer.loader.sampler.batch_size))) as batches:
         for batch in batches:
             for images, _, _ in split_batch(batch, trainer.recipe.accumulate):
                 yield images

@@ -73,13 +73,15 @@ def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings
 
 
 def calibrate(run: Run, images: TrainingImages, model: ViT, plan: Plan, state: TrainState) -> Measured:
-    """Fit the temperature on the validation images, fold it into the last layer, and measure: on the test part where
-    there is one, and on a sample of it where the time does not suffice for all."""
+    """Choose the decoding and fit the temperature on the validation images, fold it into the last layer, and measure:
+    on the test part where there is one, and on a sample of it where the time does not suffice for all."""
     task, split = images.task, images.measured_split
     count = run.processes.from_main(lambda: images_in_time(images, plan, state))  # each has a clock of its own
     indices = images.sample(split, count)
     calibrated_on = indices if split == "val" else images.validation_indices
-    outputs, targets, _ = held_out_outputs(images, model, "val", run.processes, calibrated_on)
+    undecided = replace(images, task=task.without_decoding_choices())
+    outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on)
+    outputs = task.choose_decoding(outputs, targets)
     task.calibrate(outputs, targets)
     if split == "test":
         outputs, targets, _ = held_out_outputs(images, model, "test", run.processes, indices)
