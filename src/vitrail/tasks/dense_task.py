@@ -69,8 +69,13 @@ class DenseTask(Task):
     def output_scale(self) -> tuple[Tensor, Tensor]:
         return torch.ones(()), torch.zeros(())
 
+    def loss(self, outputs: Any, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
+        return self.loss_share(outputs, targets, self.loss_counts(targets), mix=mix, smoothing=smoothing)
+
     @abstractmethod
-    def loss(self, outputs: Any, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor: ...
+    def loss_share(
+        self, outputs: Any, targets: Tensor, counts: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0
+    ) -> Tensor: ...
 
     @abstractmethod
     def decode(self, outputs: Tensor, frames: Sequence[Letterbox]) -> list[Tensor]:

@@ -93,6 +93,18 @@ class Task(ABC):
     def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
         """The training loss of a batch, a scalar, in float32 whatever the outputs are."""
 
+    def loss_counts(self, targets: Tensor) -> Tensor:
+        """What the loss of a step is divided by, whole numbers (n,), counted before the model runs. They add up over
+        the parts of a step and over processes. Images, where a task does not count something else."""
+        return torch.tensor([len(targets)], device=targets.device)
+
+    def loss_share(
+        self, outputs: Tensor, targets: Tensor, counts: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        """What a part of a step adds to the step's loss; `counts` are the `loss_counts` of the whole step. The shares
+        of all parts sum up to the `loss` of the whole: the gradient does not depend on how a batch is cut up."""
+        return self.loss(outputs, targets, mix=mix, smoothing=smoothing) * (len(targets) / counts[0])
+
     def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
         """Extra queries for the head in training, made from the targets and the seed; None: the head takes none."""
         return None
@@ -105,6 +117,15 @@ class Task(ABC):
         """The metrics of `quick_names`, without intervals."""
         values = plain(metrics, images)
         return {name: values[name] for name in self.quick_names}
+
+    def without_decoding_choices(self) -> Task:
+        """This task as it decodes before `choose_decoding`, where that has to see what would be left out."""
+        return self
+
+    def choose_decoding(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Choose by measurement how outputs become answers. `outputs`: of a training model for the validation images,
+        by the task `without_decoding_choices`. Returns them as they are with what was chosen. Before `calibrate`."""
+        return outputs
 
     def calibrate(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027  most tasks have nothing to do here
         """Fit what makes confidences right (a temperature, a threshold) on a training model's validation outputs."""

@@ -20,6 +20,7 @@ from vitrail.tasks.task import NotFinite
 from vitrail.training.checkpointing import collect_tensors
 from vitrail.training.distributed import Processes
 from vitrail.training.failure import Diverged, is_out_of_memory
+from vitrail.training.optim.batch_norm import recomputed_statistics
 from vitrail.training.plan import Plan, StepTiming
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Recipe
@@ -117,10 +118,11 @@ def run_steps(
 
 
 def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainState) -> None:
-    """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best; the last
-    where the images are too few to tell which are the best."""
+    """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best with the batch
+    norm statistics that it was measured with; the last where the images are too few to tell which are the best."""
     task = trainer.task
-    with trainer.ema.applied(trainer.model) if trainer.ema is not None else nullcontext():
+    averaged = trainer.ema.applied(trainer.model) if trainer.ema is not None else nullcontext()
+    with averaged, recomputed_statistics(trainer):
         try:
             metrics = quick_metrics(images, trainer.network, run.processes)
         except NotFinite:

@@ -42,11 +42,13 @@ class Trainer:
 
 
 def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
-    """Forward and backward of one batch, in `accumulate` parts. Returns the loss, a scalar tensor."""
+    """Forward and backward of one batch, in `accumulate` parts. Returns a scalar tensor; its mean over the processes is
+    the loss of the step."""
     recipe, task, processes = trainer.recipe, trainer.task, trainer.processes
     torch.manual_seed(step_seed(recipe.seed, batch.step, processes.rank))
     keep = draw_tokens(trainer, batch.step, length)
     parts = list(split_batch(batch, recipe.accumulate))
+    counts = processes.sum(task.loss_counts(batch.targets).to(processes.device))  # of the whole step, on all processes
     total = torch.zeros((), device=processes.device)
     for number, (images, targets, mix) in enumerate(parts):
         targets = targets.to(processes.device)
@@ -55,8 +57,8 @@ def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
         with gradients_stay_local(trainer.network, number < len(parts) - 1):
             with trainer.precision():
                 outputs = trainer.network(images.to(processes.device), keep=keep, denoising_queries=queries)
-            loss = task.loss(outputs, targets, mix=mix, smoothing=recipe.smoothing)
-            loss = loss * (len(targets) / len(batch.targets))
+            loss = task.loss_share(outputs, targets, counts, mix=mix, smoothing=recipe.smoothing)
+            loss = loss * processes.world  # DDP and FSDP take the mean over the processes: here it must be the sum
             loss.backward()
         total += loss.detach()
     return total

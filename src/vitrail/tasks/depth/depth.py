@@ -24,7 +24,7 @@ from vitrail.tasks.depth.depth_report import depth_report
 from vitrail.tasks.depth.depth_targets import NEAREST, DepthSums, DepthTargets, depth_sums
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
-from vitrail.tasks.shared.aligning import aligned
+from vitrail.tasks.shared.aligning import aligned, compared_share
 from vitrail.tasks.shared.answer_schemas import NUMBER, PNG, TEXT, list_of, object_of
 from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.metric_words import MetricWords
@@ -116,8 +116,14 @@ class Depth(DenseTask):
         self.mean, self.most = float(state.get("mean", 1.0)), float(state.get("most", 1.0))
         self.log_mean, self.log_std = float(state.get("log_mean", 0.0)), float(state.get("log_std", 1.0))
 
-    def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
-        """L1 between standardised log depths, averaged over the known pixels; 0 without one.
+    def loss_counts(self, targets: Tensor) -> Tensor:
+        """(1,) the known pixels."""
+        return (targets > 0).sum()[None]
+
+    def loss_share(
+        self, outputs: Tensor, targets: Tensor, counts: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        """L1 between standardised log depths, averaged over the known pixels of the step; 0 without one.
 
         In the log an error of a tenth counts the same near and far, and L1 does not let a few pixels at the edge of an
         object rule the rest. Of large targets a quarter of the pixels is compared (shared/aligning.py).
@@ -127,7 +133,7 @@ class Depth(DenseTask):
         known = truth > 0
         target = (truth.clamp(min=NEAREST * self.most).log() - self.log_mean) / self.log_std
         error = (predicted[:, 0] - target).abs() * known
-        return error.sum() / known.sum().clamp(min=1)
+        return error.sum() / (counts[0] * compared_share(truth, targets)).clamp(min=1)
 
     # ---- answers in the picture's own pixels
 

@@ -1,4 +1,5 @@
-"""What detection learns from: class, L1 and GIoU, each divided by the number of objects in the batch."""
+"""What detection learns from: class, L1 and GIoU, summed over the objects of a batch. The task divides the sums by the
+number of objects in the whole step (`Detect.loss_share`)."""
 
 from __future__ import annotations
 
@@ -12,23 +13,23 @@ from vitrail.tasks.detect.box_matching import assign, match
 
 L1, GIOU = 5.0, 2.0  # weights, against 1 for the class, as in DETR
 NOTHING = 0.1  # what "no object" weighs in YOLOS' softmax, as in DETR: most queries find none
+PLACES = 3.0  # how many cells learn an object, by the sum of their wanted scores: 2.2 early to 3.7 late in training
 FOCUS = 1.5  # the power by which confident rights, and small false scores, count less
-
-
-def objects_in(targets: Tensor) -> float:
-    """How many objects a batch has, at least 1, so that a batch without any has a loss too."""
-    return max(1.0, float((targets[..., 0] >= 0).sum()))
 
 
 def scored_loss(logits: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:
     """One to one, sigmoid scores: logits (B, Q, K), boxes (B, Q, 4), targets (B, M, 5)."""
     matched = match(logits.detach().sigmoid(), boxes.detach(), targets)  # (B, M)
     image, target = (matched >= 0).nonzero(as_tuple=True)
-    return _given(logits, boxes, (image, matched[image, target]), targets[image, target], objects_in(targets))
+    return _given(logits, boxes, (image, matched[image, target]), targets[image, target])
 
 
-def softmax_loss(logits: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:
-    """One to one, DETR's and YOLOS' own: logits (B, Q, K + 1), of which the last is "no object"."""
+def softmax_loss(logits: Tensor, boxes: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
+    """One to one, DETR's and YOLOS' own: logits (B, Q, K + 1), of which the last is "no object".
+
+    Not a sum: classes are averaged by their weights over all queries of the step, as DETR does, boxes over its objects.
+    counts (2,): images and objects of the step.
+    """
     matched = match(logits.detach().softmax(-1)[..., :-1], boxes.detach(), targets)
     image, target = (matched >= 0).nonzero(as_tuple=True)
     query, truth = matched[image, target], targets[image, target]
@@ -36,8 +37,11 @@ def softmax_loss(logits: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:
     classes = torch.full(logits.shape[:2], nothing, device=logits.device)
     classes[image, query] = truth[:, 0].long()
     weights = torch.where(torch.arange(nothing + 1, device=logits.device) == nothing, NOTHING, 1.0)
-    named = F.cross_entropy(logits.flatten(0, 1), classes.flatten(), weights)
-    return named + _placed(boxes[image, query], truth[:, 1:]) / objects_in(targets)
+    named = F.cross_entropy(logits.flatten(0, 1), classes.flatten(), weights, reduction="sum")
+    images, objects = counts
+    queries = images * logits.shape[1]
+    total = NOTHING * queries + (1 - NOTHING) * torch.minimum(objects, queries)
+    return named / total + _placed(boxes[image, query], truth[:, 1:]) / objects.clamp(min=1)
 
 
 def decoder_loss(outputs: DecoderOutputs, targets: Tensor) -> Tensor:
@@ -52,7 +56,11 @@ def decoder_loss(outputs: DecoderOutputs, targets: Tensor) -> Tensor:
 
 
 def proposals_loss(places: Tensor, logits: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:
-    """Many to one: the cells in the middle of an object learn its class, as surely as their box fits, and its box."""
+    """Many to one: the cells in the middle of an object learn its class, as surely as their box fits, and its box.
+
+    Divided by PLACES for each object. Task-aligned assignment divides by the wanted scores of the batch instead, which
+    are about as many, but are only known once all of its parts have been run.
+    """
     logits, boxes = logits.float(), boxes.float()
     target_scores = torch.zeros_like(logits)
     matched_boxes: list[Tensor] = []
@@ -69,21 +77,21 @@ def proposals_loss(places: Tensor, logits: Tensor, boxes: Tensor, targets: Tenso
         matched_boxes.append(boxes[image, assigned.place])
         truth.append(theirs[:, 1:])
         weight.append(assigned.quality)
-    total = target_scores.sum().clamp(min=1)
-    loss = _named(logits, target_scores) / total
+    loss = _named(logits, target_scores)
     if matched_boxes:
-        loss = loss + _placed(torch.cat(matched_boxes), torch.cat(truth), torch.cat(weight)) / total
-    return loss
+        loss = loss + _placed(torch.cat(matched_boxes), torch.cat(truth), torch.cat(weight))
+    return loss / PLACES
 
 
 def hinted_loss(logits: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:
-    """Hints (B, G, 2 M, ...): of a group the first M lead back to the M objects, the others, farther off, to none."""
+    """Hints (B, G, 2 M, ...): of a group the first M lead back to the M objects, the others, farther off, to none. The
+    mean over the groups, which are fewer where images have more objects."""
     groups, objects = logits.shape[1], targets.shape[1]
     image, group, target = (targets[:, None, :, 0] >= 0).expand(-1, groups, -1).nonzero(as_tuple=True)
     where = (image, group * 2 * objects + target)
     padding = (targets[:, :, 0] < 0).repeat(1, 2 * groups)  # (B, G 2 M)
     given = targets[image, target]
-    return _given(logits.flatten(1, 2), boxes.flatten(1, 2), where, given, groups * objects_in(targets), padding)
+    return _given(logits.flatten(1, 2), boxes.flatten(1, 2), where, given, padding) / groups
 
 
 def _given(
@@ -91,7 +99,6 @@ def _given(
     boxes: Tensor,
     where: tuple[Tensor, Tensor],
     truth: Tensor,
-    objects: float,
     padding: Tensor | None = None,
 ) -> Tensor:
     """The loss once it is known which answers belong to which objects: answer where[0][i], where[1][i] to truth[i]."""
@@ -101,7 +108,7 @@ def _given(
     target_scores[where[0], where[1], truth[:, 0].long()] = fit**FOCUS
     right = torch.zeros_like(logits, dtype=torch.bool)
     right[where[0], where[1], truth[:, 0].long()] = True
-    return (_named(logits, target_scores, right, padding) + _placed(matched_boxes, truth[:, 1:])) / objects
+    return _named(logits, target_scores, right, padding) + _placed(matched_boxes, truth[:, 1:])
 
 
 def _named(logits: Tensor, target_scores: Tensor, right: Tensor | None = None, padding: Tensor | None = None) -> Tensor:

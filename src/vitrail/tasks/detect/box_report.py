@@ -13,6 +13,7 @@ from vitrail.images.decode import UnreadableImage, read_image
 from vitrail.tasks.detect.average_precision import hits
 from vitrail.tasks.detect.box_metrics import misses_and_alarms
 from vitrail.tasks.detect.box_pictures import Colour, draw_box
+from vitrail.tasks.detect.nms import NEVER
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.metric_words import score_cell
 from vitrail.text import counted, shown
@@ -83,6 +84,7 @@ def box_section(results: Mapping[str, Any], gallery: Sequence[Mapping[str, Any]]
     return {
         "counts": _counts(results["counts"]),
         "threshold": f"{results['threshold']:.2f}",
+        "suppression": _suppression(results.get("nms_iou")),
         "classes": (rows[:CLASSES], rows[CLASSES:]),
         "chart": pr_chart(results),
         "gallery": (gallery[:AT_ONCE], gallery[AT_ONCE:]),
@@ -95,6 +97,14 @@ def _counts(counts: Mapping[str, int]) -> str:
         f"Of {counted(counts['objects'], 'object')} {counts['found']:,} were found and {missed:,} missed; "
         f"there {'was' if counts['false_alarms'] == 1 else 'were'} {counted(counts['false_alarms'], 'false alarm')}."
     )
+
+
+def _suppression(nms_iou: float | None) -> str:
+    if nms_iou is None:
+        return ""
+    if nms_iou >= NEVER:
+        return "Boxes are kept however much they overlap"
+    return f"Of boxes of a class that overlap by more than {nms_iou:g} (IoU) only the surest is kept"
 
 
 def pr_chart(results: Mapping[str, Any]) -> Chart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,12 +16,13 @@ from vitrail.errors import VitrailError
 from vitrail.model.heads.box_heads import DecoderOutputs
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.detect.average_precision import measure_precision
-from vitrail.tasks.detect.box_geometry import distinct, to_centres, to_corners
+from vitrail.tasks.detect.box_geometry import to_centres, to_corners
 from vitrail.tasks.detect.box_loss import decoder_loss, scored_loss, softmax_loss
 from vitrail.tasks.detect.box_metrics import LEAST, BoxMetrics, counted
 from vitrail.tasks.detect.box_report import box_report
 from vitrail.tasks.detect.box_targets import BoxTargets
 from vitrail.tasks.detect.boxes import Boxes
+from vitrail.tasks.detect.nms import NEVER, USUAL, best_nms_iou, suppress, suppress_rows
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import NUMBER, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
@@ -30,7 +32,6 @@ from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.task import Mix
 
 MOST = 300  # detections of an image
-TWICE = 0.7  # IoU from which on two boxes of a class are the same object
 DENOISING_QUERIES = 48  # about as many hints an image
 SHIFT = 0.5  # how far a hint's edges are off at most, in halves of the object's size; those to reject, twice that
 
@@ -66,15 +67,17 @@ class Detect(DenseTask):
         if class_weights != "none":
             raise VitrailError(f"class_weights is {class_weights!r}, but detection has none: set it to none")
         self.threshold = 0.4  # the score from which on an object counts as found; `calibrate` finds the best
+        self.nms_iou: float | None = None  # from which on boxes are one object; None, in older files: see `decode`
 
     def head_fields(self, head: str, candidates: int) -> dict[str, Any]:
         return {"head": head, "queries": candidates}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"threshold": self.threshold}
+        return {"threshold": self.threshold, "nms_iou": self.nms_iou}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.threshold = float(state.get("threshold", self.threshold))
+        self.nms_iou = state.get("nms_iou")
 
     # ---- training
 
@@ -86,12 +89,23 @@ class Detect(DenseTask):
         target[:, 0] = numbers[target[:, 0].long()].to(target.dtype)
         return target
 
-    def loss(self, outputs: Any, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
+    def loss_counts(self, targets: Tensor) -> Tensor:
+        """(2,) images and objects."""
+        objects = (targets[..., 0] >= 0).sum()
+        return torch.stack([torch.full_like(objects, len(targets)), objects])
+
+    def loss_share(
+        self, outputs: Any, targets: Tensor, counts: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0
+    ) -> Tensor:
         self.check_mix(mix)
+        targets = targets.float()
+        objects = counts[1].clamp(min=1)  # a step without any has a loss too
         if isinstance(outputs, DecoderOutputs):
-            return decoder_loss(outputs, targets.float())
+            return decoder_loss(outputs, targets) / objects
         logits, boxes = outputs.float().split([outputs.shape[-1] - 4, 4], dim=-1)
-        return (softmax_loss if self.softmax(outputs) else scored_loss)(logits, boxes, targets.float())
+        if self.softmax(outputs):
+            return softmax_loss(logits, boxes, targets, counts)
+        return scored_loss(logits, boxes, targets) / objects
 
     def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
         """Denoising queries (B, G, 2 M, 5): boxes beside the objects, which the decoder is to lead back to them, and as
@@ -141,7 +155,8 @@ class Detect(DenseTask):
             for i, frame in enumerate(frames)
         ]
         # YOLOS was published without; a decoder trained for minutes still says some objects twice
-        return detections if softmax else [rows[distinct(rows[:, 2:6], rows[:, 0], TWICE)] for rows in detections]
+        usual = NEVER if softmax else USUAL
+        return [suppress(rows, usual if self.nms_iou is None else self.nms_iou) for rows in detections]
 
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
         kept = torch.zeros(MOST, 6)
@@ -166,6 +181,18 @@ class Detect(DenseTask):
         precision = measure_precision(detections, truths, self.outputs)
         return {"AP50": _mean(precision.ap50), "AP": _mean(precision.ap)}
 
+    def without_decoding_choices(self) -> Detect:
+        task = copy.copy(self)
+        task.nms_iou = NEVER
+        return task
+
+    def choose_decoding(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The overlap of non-maximum suppression at which AP50 is best."""
+        self._check_pairs(outputs, targets)
+        rows = outputs.detach().cpu().float().reshape(len(outputs), -1, 6)
+        self.nms_iou = best_nms_iou(rows, targets.detach().cpu(), self.outputs)
+        return suppress_rows(rows, self.nms_iou).flatten(1)
+
     def calibrate(self, outputs: Tensor, targets: Tensor) -> None:
         """The score from which on an object counts as found: where F1 is best, over all classes."""
         box_metrics = BoxMetrics(*self._arrays(outputs, targets), self.outputs)
@@ -187,6 +214,7 @@ class Detect(DenseTask):
             "per_label": box_metrics.per_label(counts, precision.ap50, precision.ap, self.labels),
             "worst": box_metrics.worst(self.threshold, self.labels),
             "threshold": self.threshold,
+            "nms_iou": self.nms_iou,
             "counts": {name: int(counts[name].sum()) for name in ("objects", "found", "false_alarms")},
             "curves": [
                 {"label": label, "precision": None if np.isnan(curve[0]) else [round(float(p), 4) for p in curve]}
@@ -194,11 +222,14 @@ class Detect(DenseTask):
             ],
         }
 
-    def _arrays(self, outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def _check_pairs(self, outputs: Tensor, targets: Tensor) -> None:
         if len(outputs) != len(targets):
             raise VitrailError(f"there are {len(outputs)} outputs for {len(targets)} targets")
         if not len(outputs):
             raise VitrailError("there is no image to measure the model on: give it at least one with its boxes")
+
+    def _arrays(self, outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        self._check_pairs(outputs, targets)
         return outputs.detach().cpu().reshape(len(outputs), -1, 6).numpy(), targets.detach().cpu().numpy()
 
     def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:

@@ -23,7 +23,7 @@ from vitrail.tasks.segment.mask_files import Mask
 from vitrail.tasks.segment.mask_metrics import MaskMetrics, named
 from vitrail.tasks.segment.mask_report import mask_report
 from vitrail.tasks.segment.mask_targets import MaskTargets
-from vitrail.tasks.shared.aligning import aligned
+from vitrail.tasks.shared.aligning import aligned, compared_share
 from vitrail.tasks.shared.answer_schemas import PNG, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
 from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.labels.labelling import CLASS_WEIGHTS
@@ -108,8 +108,15 @@ class Segment(DenseTask):
             # scaled so that a training pixel weighs 1 on average: the learning rate stays right
             self.weights = (rarity * counts.sum() / (rarity * counts).sum().clamp(min=1e-9)).float()
 
-    def loss(self, outputs: Tensor, targets: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy, weighted and smoothed, averaged over the known pixels, plus dice over the classes that occur.
+    def loss_counts(self, targets: Tensor) -> Tensor:
+        """(K,) the known pixels of each class."""
+        return torch.bincount(targets.flatten(), minlength=IGNORE + 1)[: self.outputs]
+
+    def loss_share(
+        self, outputs: Tensor, targets: Tensor, counts: Tensor, *, mix: Mix | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        """Cross-entropy, weighted and smoothed, averaged over the known pixels of the step, plus dice over the classes
+        that occur in it.
 
         Of large targets a quarter of the pixels is compared (tasks/aligning.py). Without a known pixel both are 0, and
         so is their gradient.
@@ -117,9 +124,10 @@ class Segment(DenseTask):
         self.check_mix(mix)
         if self.class_weights != "none" and not self.pixels:
             raise RuntimeError("class weights come from the training masks: call fit(masks) before loss")
-        logits, targets = aligned(outputs.float(), targets)
-        known = targets != IGNORE
-        truth = torch.where(known, targets, 0)
+        logits, compared = aligned(outputs.float(), targets)
+        pixels = counts * compared_share(compared, targets)  # (K,)
+        known = compared != IGNORE
+        truth = torch.where(known, compared, 0)
         log_p = torch.log_softmax(logits, 1)  # (B, K, H, W)
         nll = -log_p.gather(1, truth[:, None])[:, 0]  # (B, H, W)
         if smoothing:
@@ -127,8 +135,8 @@ class Segment(DenseTask):
         weight = known.to(logits.dtype)
         if self.class_weights != "none":
             weight = weight * self.weights.to(logits.device)[truth]
-        cross_entropy = (nll * weight).sum() / known.sum().clamp(min=1)
-        return cross_entropy + dice_loss(log_p.exp(), truth, known)
+        cross_entropy = (nll * weight).sum() / pixels.sum().clamp(min=1)
+        return cross_entropy + dice_loss(log_p.exp(), truth, known, pixels)
 
     # ---- answers
 

@@ -26,6 +26,11 @@ def aligned(logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return logits, mask.index_select(1, rows.to(mask.device)).index_select(2, columns.to(mask.device))
 
 
+def compared_share(compared: Tensor, mask: Tensor) -> float:
+    """The share of a mask's pixels (B, H, W) that is compared, (B, h, w): what is counted in the mask times this."""
+    return compared.shape[1:].numel() / mask.shape[1:].numel()
+
+
 def near_centres(cells: int, pixels: int) -> Tensor:
     """For each cell the pixel before its centre or the one after it, in turns: always the same side would shift what
     is learned by half a pixel."""

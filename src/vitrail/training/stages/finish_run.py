@@ -17,6 +17,7 @@ from vitrail.model.vit import ViT
 from vitrail.tasks.task import Task
 from vitrail.training.checkpointing import collect_tensors, restore_tensors
 from vitrail.training.loop import TrainState
+from vitrail.training.optim.batch_norm import recomputed_statistics
 from vitrail.training.optim.lora import merge_low_rank
 from vitrail.training.plan import Plan
 from vitrail.training.run_context import Run
@@ -61,7 +62,11 @@ class Measured:
 def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings) -> ViT:
     """The best weights of the run in the plain model that it started from, whatever it was trained with."""
     best = run.processes.from_main(run.checkpoints.load_best)  # which wrote it: another might read it too early
-    tensors = collect_tensors(trainer.model, (), None) if best is None else best.tensors
+    if best is not None:
+        tensors = best.tensors
+    else:
+        with recomputed_statistics(trainer):
+            tensors = {name: tensor.clone() for name, tensor in collect_tensors(trainer.model, (), None).items()}
     model = trainable(start.model, settings, run.processes.device)
     restore_tensors(tensors, model, (), None)
     merge_low_rank(model)
@@ -69,13 +74,15 @@ def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings
 
 
 def calibrate(run: Run, images: TrainingImages, model: ViT, plan: Plan, state: TrainState) -> Measured:
-    """Fit the temperature on the validation images, fold it into the last layer, and measure: on the test part where
-    there is one, and on a sample of it where the time does not suffice for all."""
+    """Choose the decoding and fit the temperature on the validation images, fold it into the last layer, and measure:
+    on the test part where there is one, and on a sample of it where the time does not suffice for all."""
     task, split = images.task, images.measured_split
     count = run.processes.from_main(lambda: images_in_time(images, plan, state))  # each has a clock of its own
     indices = images.sample(split, count)
     calibrated_on = indices if split == "val" else images.validation_indices
-    outputs, targets, _ = held_out_outputs(images, model, "val", run.processes, calibrated_on)
+    undecided = replace(images, task=task.without_decoding_choices())
+    outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on)
+    outputs = task.choose_decoding(outputs, targets)
     task.calibrate(outputs, targets)
     if split == "test":
         outputs, targets, _ = held_out_outputs(images, model, "test", run.processes, indices)
