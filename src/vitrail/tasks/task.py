@@ -47,6 +47,7 @@ class Task(ABC):
     quick_names: ClassVar[tuple[str, ...]] = ()  # the metrics of every validation while a model trains
     percentages: ClassVar[frozenset[str]] = frozenset()  # the metrics that people read in per cent
     heads: ClassVar[tuple[str, ...]] = ("linear", "mlp")  # of ViTConfig, the default first
+    calibrates: ClassVar[bool] = False  # whether `calibrate` or `choose_decoding` have something to fit
     dense: ClassVar[bool] = False  # whether it answers about places (see dense.py)
     every_patch: ClassVar[bool] = False  # whether it cannot be learnt from some of the patches
     answer_schema: ClassVar[Mapping[str, Any]] = {"type": "object"}  # JSON schema of an answer over HTTP

@@ -118,8 +118,8 @@ def run_steps(
 
 
 def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainState) -> None:
-    """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best with the batch
-    norm statistics that it was measured with; the last where the images are too few to tell which are the best."""
+    """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best with the
+    batch norm statistics that it was measured with; the last where the images are too few to tell the best."""
     task = trainer.task
     averaged = trainer.ema.applied(trainer.model) if trainer.ema is not None else nullcontext()
     with averaged, recomputed_statistics(trainer):

@@ -40,6 +40,7 @@ class Detect(DenseTask):
     """Targets (B, M, 5): class (-1: padding), cx, cy, w, h in 0..1 of the input."""
 
     name = "detect"
+    calibrates = True
     title = "detection"
     answer_schema = object_of(
         objects=list_of(

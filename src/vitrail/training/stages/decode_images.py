@@ -81,9 +81,14 @@ class TrainingImages:
         return "test" if len(self.held_out["test"]) else "val"
 
     @property
+    def calibration_images(self) -> int:
+        """How many validation images are run after the last step, beside those that the model is measured on."""
+        return len(self.validation_indices) if self.measured_split == "test" and self.task.calibrates else 0
+
+    @property
     def measured_at_end(self) -> int:
         """How many images are run after the last step: the calibration's, and those of the measure."""
-        return sum(len(pictures) for pictures in self.held_out.values())
+        return len(self.held_out[self.measured_split]) + self.calibration_images
 
 
 @dataclass(frozen=True)

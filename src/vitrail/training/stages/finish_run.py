@@ -79,11 +79,12 @@ def calibrate(run: Run, images: TrainingImages, model: ViT, plan: Plan, state: T
     task, split = images.task, images.measured_split
     count = run.processes.from_main(lambda: images_in_time(images, plan, state))  # each has a clock of its own
     indices = images.sample(split, count)
-    calibrated_on = indices if split == "val" else images.validation_indices
-    undecided = replace(images, task=task.without_decoding_choices())
-    outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on)
-    outputs = task.choose_decoding(outputs, targets)
-    task.calibrate(outputs, targets)
+    if split == "val" or task.calibrates:
+        calibrated_on = indices if split == "val" else images.validation_indices
+        undecided = replace(images, task=task.without_decoding_choices())
+        outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on)
+        outputs = task.choose_decoding(outputs, targets)
+        task.calibrate(outputs, targets)
     if split == "test":
         outputs, targets, _ = held_out_outputs(images, model, "test", run.processes, indices)
     groups = run.processes.from_main(lambda: groups_of(images, split, indices))
@@ -106,7 +107,7 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
         return available
     assert plan.timing is not None
     image_seconds = plan.timing.final_slower * plan.timing.evaluation / len(images.validation_indices)
-    calibration = len(images.validation_indices) if images.measured_split == "test" else 0
+    calibration = images.calibration_images
     left = plan.deadline - state.seconds - REPORT - calibration * image_seconds
     in_time = max(int(left / image_seconds), SMALLEST_FINAL)
     return available if in_time > 0.9 * available else in_time  # a tenth is not worth leaving out

@@ -25,9 +25,9 @@ from vitrail.weights.checkpoint import Checkpoint
 VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
 TUNING_EPOCHS = 10.0
 FEWEST_EVALUATIONS = 6  # on the way, in a run that lasts minutes
-SMALLEST_SAMPLE = 50  # images of an evaluation on the way, even where it takes long
+SMALLEST_SAMPLE = 32  # images of an evaluation on the way, even where it takes long
 FINAL_SHARE = 0.15  # of the time, for the last measure; where that does not suffice, it takes a sample
-SMALLEST_FINAL = 200  # images
+SMALLEST_FINAL = 100  # images
 REPORT = 4.0  # seconds for intervals and the report, beside running the model
 
 

@@ -27,6 +27,8 @@ def guesses(top: Sequence[Mapping[str, Any]]) -> str:
 class Labelling(Task):
     """A task whose outputs are logits of labels: weights against imbalance, and a temperature."""
 
+    calibrates = True
+
     def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
         super().__init__(labels, class_weights)
         if class_weights not in CLASS_WEIGHTS:
