@@ -28,6 +28,7 @@ from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
 from vitrail.training.train_step import Trainer, compute_gradients, update_weights
 
 COLD_STEPS = 2  # of a session, whose time says nothing about the others: memory is new, threads start
+SAME_LOSS = 1e-4  # of the loss: a smaller gain is none, or patience would never run out where weights hardly move
 LOG_STEPS = 200  # rows of metrics.jsonl about training in a run, at least
 
 
@@ -128,7 +129,8 @@ def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainSta
         except NotFinite:
             raise diverged("the model's outputs were no longer finite", trainer, state) from None
         score, loss = metrics[task.main_metric], metrics["loss"]
-        is_best = state.best is None or (score, -loss) > (state.best, -state.best_loss)
+        lower = loss < (1 - SAME_LOSS) * state.best_loss
+        is_best = state.best is None or score > state.best or (score == state.best and lower)
         if is_best:
             state.best, state.best_loss, state.since_best = score, loss, 0
         else:
