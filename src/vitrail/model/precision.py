@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +40,9 @@ def autocast(device: str | torch.device, precision: str = "auto") -> torch.autoc
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=is_mixed(device, precision))
 
 
-def without_autocast(device: str | torch.device) -> torch.autocast:
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     """A part of a forward pass in mixed precision that is computed as it is written."""
-    return torch.autocast(torch.device(device).type, enabled=False)
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def in_float32(module: nn.Module, x: Tensor) -> Tensor:
