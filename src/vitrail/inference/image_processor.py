@@ -27,16 +27,19 @@ class ModelInput(NamedTuple):
 
 
 class ImageProcessor:
-    """How a model's images are prepared. dense: its answers are about places in the picture."""
+    """How a model's images are prepared. dense: its answers are about places in the picture.
 
-    def __init__(self, preprocessing: Preprocessing, dense: bool = False) -> None:
-        self.preprocessing, self.dense = preprocessing, dense
+    fast_decode: large JPEGs at reduced scale (`read_source`), where the answer is not about places.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, dense: bool = False, fast_decode: bool = False) -> None:
+        self.preprocessing, self.dense, self.fast_decode = preprocessing, dense, fast_decode
         self.windows = dense and preprocessing.resize == "window"
 
     def read(self, source: Source, name: str = "the image") -> ModelInput:
         """The pixels that the model takes, or UnreadableImage, in which `name` stands for a source without a path."""
         if not self.dense:
-            return ModelInput(read_source(source, self.preprocessing, name))
+            return ModelInput(read_source(source, self.preprocessing, name, self.fast_decode))
         picture = read_picture(source, self.preprocessing.channels, name)  # at its own size, which the answer is about
         letterbox = letterbox_of((picture.shape[0], picture.shape[1]), self.preprocessing)
         return ModelInput(prepare(picture, self.preprocessing), letterbox, picture if self.windows else None)

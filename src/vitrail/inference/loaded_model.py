@@ -36,7 +36,7 @@ class Model(Checkpoint):
 
         source: a path, the bytes of a file, a Pillow image or an array (height, width, channels); or several of these.
         errors: 'raise' UnreadableImage for one that cannot be read, or 'return' {"error": why} in its place.
-        options: batch_size, workers, device, as `Predictor` takes them. Use it, too, for a stream too long for a list.
+        options: batch_size, workers, device, fast_decode, as `Predictor` takes them; it is also for endless streams.
         """
         if errors not in ("raise", "return"):
             raise VitrailError(f"errors is {errors!r}; choose one of raise, return")
