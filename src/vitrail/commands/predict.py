@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from vitrail.commands.shared_options import MODEL
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
-from vitrail.inference.running_options import RunningOptions
+from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count
 from vitrail.options import Option, takes_options
 from vitrail.progress import ProgressBar
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
 
 
-@takes_options(RunningOptions)
+@takes_options(AnsweringOptions)
 def run_predict(
     model: Annotated[str, Argument(MODEL, "MODEL")],
     images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
@@ -34,7 +34,7 @@ def run_predict(
     out: Annotated[
         str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
     ] = None,
-    **options: Unpack[RunningOptions],
+    **options: Unpack[AnsweringOptions],
 ) -> int:
     """Prints one row an image, in their order. What cannot be read is a row with its error, and the exit code is
     then 1.

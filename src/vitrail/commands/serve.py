@@ -9,7 +9,7 @@ from typing import Annotated, Unpack
 
 from vitrail.commands.shared_options import MODEL_OR_PRESET
 from vitrail.commands.shell import Argument
-from vitrail.inference.running_options import RunningOptions
+from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count, port, positive
 from vitrail.options import Option, takes_options
 
@@ -19,7 +19,7 @@ _limit = partial(Option, section="Limits")
 _access = partial(Option, section="Who may ask")
 
 
-class ServeOptions(RunningOptions, total=False):
+class ServeOptions(AnsweringOptions, total=False):
     host: Annotated[
         str, Option("the address to listen on", metavar="ADDRESS", default="127.0.0.1", unset="127.0.0.1, this machine")
     ]
@@ -99,6 +99,8 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
             precision=options["precision"],
             batch_size=options["batch_size"],
         )
+        if options["fast_decode"]:
+            served.engine = served.engine.with_fast_decode()
         hosts = frozenset(name.lower() for name in [options["host"], *options["allow_host"]])
         runner = JobRunner(served, limits, options["workers"])
         app = create_app(runner, AccessPolicy(token, hosts, frozenset(options["allow_origin"])), sample_files)

@@ -77,6 +77,11 @@ class Engine:
         loaded = load_backend(backend, checkpoint, device=device, precision=precision)
         return cls(checkpoint, loaded, batch_size=batch_size)
 
+    def with_fast_decode(self) -> Engine:
+        """The same, but large JPEGs are decoded at reduced scale: faster, and probabilities change a little."""
+        processor = ImageProcessor(self.processor.preprocessing, self.processor.dense, fast_decode=True)
+        return Engine(self.checkpoint, self.backend, processor=processor, task=self._task, batch_size=self.batch_size)
+
     @property
     def task(self) -> Task:
         """What the outputs mean; VitrailError for a model without a head."""

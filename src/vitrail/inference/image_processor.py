@@ -36,17 +36,20 @@ def clipped_note(images: int, bits: int | None) -> str:
 
 
 class ImageProcessor:
-    """How a model's images are prepared. dense: its answers are about places in the picture."""
+    """How a model's images are prepared. dense: its answers are about places in the picture.
 
-    def __init__(self, preprocessing: Preprocessing, dense: bool = False) -> None:
-        self.preprocessing, self.dense = preprocessing, dense
+    fast_decode: large JPEGs at reduced scale (`read_source`), where the answer is not about places.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, dense: bool = False, fast_decode: bool = False) -> None:
+        self.preprocessing, self.dense, self.fast_decode = preprocessing, dense, fast_decode
         self.windows = dense and preprocessing.resize == "window"
 
     def read(self, source: Source, name: str = "the image") -> ModelInput:
         """The pixels that the model takes, or UnreadableImage, in which `name` stands for a source without a path."""
         with counting_clipped() as clipped:
             if not self.dense:
-                pixels = read_source(source, self.preprocessing, name)
+                pixels = read_source(source, self.preprocessing, name, self.fast_decode)
                 return ModelInput(pixels, clipped=clipped.values)
             picture = read_own_size(source, self.preprocessing, name)  # which the answer is about
         letterbox = letterbox_of((picture.shape[0], picture.shape[1]), self.preprocessing)

@@ -36,8 +36,8 @@ class Model(Checkpoint):
 
         source: a path, the bytes of a file, a Pillow image or an array (height, width, channels); or several of these.
         errors: 'raise' UnreadableImage for one that cannot be read, or 'return' {"error": why} in its place.
-        options: batch_size, workers, device, precision, as `Predictor` takes them. Use it, too, for a stream too long
-        for a list.
+        options: batch_size, workers, device, precision, fast_decode, as `Predictor` takes them. Use it, too, for a
+        stream too long for a list.
         """
         if errors not in ("raise", "return"):
             raise VitrailError(f"errors is {errors!r}; choose one of raise, return")

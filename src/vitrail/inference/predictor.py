@@ -44,6 +44,7 @@ class Predictor:
 
     checkpoint: or whatever else `Engine.open` takes; batch_size, device and precision as there. workers: threads that
     decode.
+    fast_decode: large JPEGs at reduced scale, which changes probabilities a little.
     """
 
     def __init__(
@@ -54,8 +55,11 @@ class Predictor:
         workers: int = 2,
         device: str = "auto",
         precision: str = "auto",
+        fast_decode: bool = False,
     ) -> None:
         self.engine = Engine.open(checkpoint, device=device, precision=precision, batch_size=batch_size)
+        if fast_decode:
+            self.engine = self.engine.with_fast_decode()
         self.checkpoint = self.engine.checkpoint
         self.workers = workers
 

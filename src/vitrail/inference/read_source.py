@@ -23,10 +23,15 @@ SOURCES = (str, Path, bytes, Image.Image, np.ndarray)
 _LOADING = threading.Lock()  # Pillow reads a file on first use, and two threads may have been given one image
 
 
-def read_source(source: Source, preprocessing: Preprocessing, name: str) -> NDArray[np.uint8]:
-    """uint8 (h, w, C) of the model's size, or UnreadableImage. `name`: what an error calls it, if it has no path."""
-    channels, bits = preprocessing.channels, preprocessing.bits
-    return prepare(read_picture(source, channels, name, before_crop(preprocessing), bits), preprocessing)
+def read_source(
+    source: Source, preprocessing: Preprocessing, name: str, fast_decode: bool = False
+) -> NDArray[np.uint8]:
+    """uint8 (h, w, C) of the model's size, or UnreadableImage. `name`: what an error calls it, if it has no path.
+
+    fast_decode: a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which changes its pixels a little.
+    """
+    target = before_crop(preprocessing) if fast_decode else None
+    return prepare(read_picture(source, preprocessing.channels, name, target, preprocessing.bits), preprocessing)
 
 
 def read_own_size(source: Source, preprocessing: Preprocessing, name: str) -> NDArray[np.uint8]:

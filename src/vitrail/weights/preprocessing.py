@@ -15,6 +15,7 @@ CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711
 
 RESIZE = ("crop", "pad", "squash", "window")
 INTERPOLATION = ("nearest", "bilinear", "bicubic", "lanczos")
+CROP_OFFSET = ("floor", "round")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,9 @@ class Preprocessing:
     crop: the shorter side goes to `size / crop_fraction`, the centre is cut out. pad: the longer side fits, the rest is
     filled. squash: both sides go to `size / crop_fraction`, whatever the aspect, and the centre is cut out. window: the
     picture keeps its own scale and is looked at through overlapping windows of `size` (segmentation only).
+
+    crop_offset: where the centre begins if an odd number of pixels is cut off. floor: transformers, and every file that
+    does not say. round: torchvision and timm, where a half goes to the even number.
     """
 
     size: tuple[int, int] = (224, 224)  # height, width
@@ -35,6 +39,7 @@ class Preprocessing:
     # of images with more than 8 a channel: 2**bits - 1 is white. None: each image's own range decides, as in files of
     # earlier versions, and where the training images had 8
     bits: int | None = None
+    crop_offset: str = "floor"
 
     def __post_init__(self) -> None:
         for name in ("size", "mean", "std"):
@@ -58,6 +63,8 @@ class Preprocessing:
             )
         if self.bits is not None and (type(self.bits) is not int or not 1 <= self.bits <= 32):
             raise VitrailError(f"preprocessing bits is a whole number from 1 to 32, not {self.bits!r}")
+        if self.crop_offset not in CROP_OFFSET:
+            raise VitrailError(f"preprocessing crop_offset is {self.crop_offset!r}; choose floor or round")
         if not _is_number(self.crop_fraction) or not 0 < self.crop_fraction <= 1:
             raise VitrailError(f"preprocessing crop_fraction is above 0 and at most 1, not {self.crop_fraction!r}")
 
@@ -65,6 +72,14 @@ class Preprocessing:
     def channels(self) -> int:
         """How many channels an image has."""
         return len(self.mean)
+
+    @property
+    def before_crop(self) -> tuple[int, int]:
+        """(height, width) that the centre is cut from."""
+        fraction = 1.0 if self.resize == "pad" else self.crop_fraction
+        # rounded down as timm does, but 224 / (224 / 354) is 354 whatever the floating point says
+        height, width = (math.floor(side / fraction + 1e-6) for side in self.size)
+        return height, width
 
     def replace(self, **changes: Any) -> Preprocessing:
         """A copy with some fields changed."""
@@ -80,11 +95,13 @@ class Preprocessing:
         return self.replace(mean=(self.mean * repeats)[:channels], std=(self.std * repeats)[:channels])
 
     def to_dict(self) -> dict[str, Any]:
-        """As a model file keeps it: JSON has lists, not tuples. Without `bits` where there are none, as earlier
-        versions, which do not know them, wrote it."""
+        """As a model file keeps it: JSON has lists, not tuples. `bits` and `crop_offset` only where they are not as in
+        files without them, so that versions that do not know them read the others."""
         values = {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
         if self.bits is None:
             del values["bits"]
+        if self.crop_offset == "floor":
+            del values["crop_offset"]
         return values
 
     @classmethod
@@ -94,6 +111,19 @@ class Preprocessing:
         if not isinstance(values, dict) or set(values) - known:
             raise VitrailError(f"preprocessing is an object with {', '.join(sorted(known))}, not {values!r}"[:300])
         return cls(**values)
+
+
+def notes_on_offset(preprocessing: Preprocessing, library: str, rule: str) -> list[str]:
+    """What to say of a file for a library whose centre crop has its own rule, where that shows."""
+    cut_off = [before - side for before, side in zip(preprocessing.before_crop, preprocessing.size, strict=True)]
+    shows = preprocessing.resize == "crop" or any(round(cut / 2) != cut // 2 for cut in cut_off)
+    if preprocessing.crop_offset == rule or preprocessing.resize in ("pad", "window") or not shows:
+        return []
+    to = {"floor": "down", "round": "to the nearest whole number"}
+    return [
+        f"{library} rounds the offset of a centre crop {to[rule]}, this model's file {to[preprocessing.crop_offset]}: "
+        "some crops begin one pixel beside, and their probabilities change a little"
+    ]
 
 
 def _is_number(value: Any) -> bool:

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
 
 from vitrail.data.loading.transforms import before_crop, normalise, prepare
 from vitrail.weights.preprocessing import CLIP, HALF, IMAGENET, Preprocessing
@@ -55,6 +58,71 @@ def test_it_is_what_transformers_gives(
     mine = ours(np.asarray(image), preprocessing)
     assert mine.shape == theirs.shape == (3, 224, 224)
     torch.testing.assert_close(mine, theirs.float(), atol=1e-5, rtol=0)
+
+
+SIDES = st.integers(1, 120)
+
+
+def torchvision_style(image: Image.Image, edge: int, size: int) -> np.ndarray:
+    """Resize(edge), CenterCrop(size) as torchvision 0.28 computes them: the longer side down, the offset to the nearest
+    whole number, halves to the even one."""
+    short, long = sorted(image.size)
+    longer = int(edge * long / short)
+    resized = image.resize((edge, longer) if image.width <= image.height else (longer, edge), Image.Resampling.BICUBIC)
+    top, left = round((resized.height - size) / 2.0), round((resized.width - size) / 2.0)
+    return np.asarray(resized.crop((left, top, left + size, top + size)))
+
+
+@given(SIDES, SIDES, st.integers(4, 40), st.floats(0.5, 1), st.integers(0, 9))
+def test_input_pixels_are_those_of_torchvision(width: int, height: int, size: int, fraction: float, seed: int) -> None:
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    preprocessing = Preprocessing(size=(size, size), crop_fraction=fraction, crop_offset="round")
+    edge = before_crop(preprocessing)[0]
+    expected = torchvision_style(Image.fromarray(noise), edge, size)
+    np.testing.assert_array_equal(prepare(noise, preprocessing), expected)
+
+
+@given(SIDES, SIDES, st.integers(4, 40), st.integers(0, 9))
+def test_rounding_down_begins_where_transformers_does(width: int, height: int, size: int, seed: int) -> None:
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    preprocessing = Preprocessing(size=(size, size), crop_fraction=0.8, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    processor = CLIPImageProcessorPil(
+        size={"shortest_edge": before_crop(preprocessing)[0]},
+        crop_size={"height": size, "width": size},
+        do_rescale=False,
+        do_normalize=False,
+    )
+    expected = processor(Image.fromarray(noise), return_tensors="np")["pixel_values"][0]
+    np.testing.assert_array_equal(prepare(noise, preprocessing).transpose(2, 0, 1), expected)
+
+
+@given(SIDES, SIDES, st.sampled_from([(32, 32), (32, 48), (40, 24)]), st.sampled_from([1.0, 0.9, 0.875, 0.8]))
+@pytest.mark.parametrize("mode", ["center", "squash"])
+def test_input_pixels_are_those_of_timm(
+    mode: str, width: int, height: int, size: tuple[int, int], fraction: float
+) -> None:
+    from timm.data import create_transform
+
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    theirs = create_transform((3, *size), crop_pct=fraction, crop_mode=mode, interpolation="bilinear", normalize=False)
+    resize = {"center": "crop", "squash": "squash"}[mode]
+    ours = Preprocessing(
+        size=size, resize=resize, crop_fraction=fraction, interpolation="bilinear", crop_offset="round"
+    )
+    np.testing.assert_array_equal(prepare(np.asarray(image), ours), theirs(image).permute(1, 2, 0).numpy())
+
+
+def test_a_file_that_says_nothing_of_the_offset_rounds_down() -> None:
+    """Models of before it was a setting keep their answers."""
+    said = Preprocessing(size=(4, 4), crop_offset="round")
+    assert Preprocessing.from_dict(said.to_dict()) == said
+    silent = Preprocessing.from_dict({"size": [4, 4], "interpolation": "nearest"})
+    assert silent.crop_offset == "floor" and "crop_offset" not in silent.to_dict()
+    columns = np.repeat(np.arange(7, dtype=np.uint8)[None, :, None], 4, axis=0).repeat(3, axis=2)  # (4, 7, 3)
+    assert prepare(columns, silent)[0, :, 0].tolist() == [1, 2, 3, 4]  # 1.5 pixels to the left of it
+    assert prepare(columns, silent.replace(crop_offset="round"))[0, :, 0].tolist() == [2, 3, 4, 5]
 
 
 def test_crop_takes_the_middle_of_a_wide_image() -> None:

@@ -234,14 +234,19 @@ def test_preprocessing_comes_from_pretrained_cfg() -> None:
         interpolation="bilinear",
         mean=(0.1, 0.2, 0.3),
         std=(0.4, 0.5, 0.6),
+        crop_offset="round",
     )
     assert foreign.labels == ["cat", "dog"] and foreign.notes == []
     source.config = {**stored.pop("pretrained_cfg"), **stored, "labels": ["cat", "dog"]}  # as older folders have it
     assert family.convert(source, {}).preprocessing == foreign.preprocessing
     source.config = {**source.config, "crop_mode": "squash"}
     squashed = family.convert(source, {})
-    assert (squashed.preprocessing.resize, squashed.preprocessing.crop_fraction) == ("squash", 1.0)
-    assert any("cuts images to the middle 0.8 after squash" in note for note in squashed.notes)
+    assert (squashed.preprocessing.resize, squashed.preprocessing.crop_fraction) == ("squash", 0.8)
+    assert squashed.notes == []
+    source.config = {**source.config, "crop_mode": "border"}
+    padded = family.convert(source, {})
+    assert (padded.preprocessing.resize, padded.preprocessing.crop_fraction) == ("pad", 1.0)
+    assert any("cuts images to the middle 0.8 after pad" in note for note in padded.notes)
 
 
 def test_an_image_size_of_no_whole_patches() -> None:
@@ -351,7 +356,8 @@ OWN: dict[str, dict[str, Any]] = {
 def own_checkpoint(changes: dict[str, Any], lively: Callable[..., ViT]) -> Checkpoint:
     model = lively(ViTConfig(**{**BASE, **changes}))
     labels = [f"class {i}" for i in range(model.config.classes)] or None
-    preprocessing = Preprocessing(size=model.config.image_size, crop_fraction=0.9).for_channels(model.config.channels)
+    preprocessing = Preprocessing(size=model.config.image_size, crop_fraction=0.9, crop_offset="round")
+    preprocessing = preprocessing.for_channels(model.config.channels)
     return Checkpoint(model, preprocessing, task="classify" if labels else "embed", labels=labels)
 
 

@@ -339,7 +339,7 @@ BIT = {"image_processor_type": "BitImageProcessor"}
         ({**BIT, "size": {"shortest_edge": 64}, "crop_size": {"height": 48, "width": 48}}, (48, 48), "crop", 0.75),
         ({**BIT, "size": {"shortest_edge": 64}, "crop_size": {"height": 48, "width": 56}}, (48, 56), "crop", 0.75),
         ({**BIT, "size": {"shortest_edge": 64}, "crop_size": 48, "do_center_crop": False}, (64, 64), "crop", 1.0),
-        ({"feature_extractor_type": "DeiTFeatureExtractor", "size": 64, "crop_size": 48}, (48, 48), "crop", 0.75),
+        ({"feature_extractor_type": "DeiTFeatureExtractor", "size": 64, "crop_size": 48}, (48, 48), "squash", 0.75),
         (BIT, (224, 224), "crop", 1.0),
         ({**BIT, "size": None, "crop_size": None}, (224, 224), "crop", 1.0),
         ({**VIT, "size": 50}, (48, 48), "squash", 1.0),

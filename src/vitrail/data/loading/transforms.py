@@ -1,11 +1,11 @@
 """From an image to the model's input, as the model's file says: resized (`prepare`), then normalised (`normalise`).
 
-Both give what transformers' image processors give on Pillow; tests compare them.
+Both give what timm's transforms and transformers' image processors give on Pillow, each by its own rule of rounding
+(`Preprocessing.crop_offset`); tests compare them.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,10 +40,12 @@ def prepare(image: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[n
     if preprocessing.resize == "window":
         return _middle(image, preprocessing)
     goal = before_crop(preprocessing)
+    rounded = preprocessing.crop_offset == "round"
     if preprocessing.resize == "crop":
-        goal = _covering(image.shape[:2], goal)
+        goal = _covering(image.shape[:2], goal, rounded)
     resized = resize(image, goal, preprocessing.interpolation)
-    top, left = (goal[0] - height) // 2, (goal[1] - width) // 2
+    cut_off = goal[0] - height, goal[1] - width
+    top, left = (round(cut / 2) if rounded else cut // 2 for cut in cut_off)  # round: a half goes to the even number
     return resized[top : top + height, left : left + width].copy()
 
 
@@ -75,18 +77,22 @@ def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
 
 def before_crop(preprocessing: Preprocessing) -> tuple[int, int]:
     """(height, width) that the centre is cut from; a JPEG must not be decoded below it (`read_image(target=...)`)."""
-    fraction = 1.0 if preprocessing.resize == "pad" else preprocessing.crop_fraction
-    # rounded down as torchvision and timm do, but 224 / (224 / 354) is 354 whatever the floating point says
-    height, width = (math.floor(side / fraction + 1e-6) for side in preprocessing.size)
-    return height, width
+    return preprocessing.before_crop
 
 
 # ---- parts
 
 
-def _covering(size: tuple[int, ...], goal: tuple[int, int]) -> tuple[int, int]:
-    """The smallest (height, width) with the image's aspect that covers the goal."""
+def _covering(size: tuple[int, ...], goal: tuple[int, int], rounded: bool) -> tuple[int, int]:
+    """The smallest (height, width) with the image's aspect that covers the goal.
+
+    The longer side is rounded down, as torchvision and transformers do. For a goal that is not square timm has a rule
+    of its own, which is to round; `rounded` asks for it.
+    """
     height, width = size[:2]
+    if rounded and goal[0] != goal[1]:
+        ratio = min(height / goal[0], width / goal[1])
+        return max(goal[0], round(height / ratio)), max(goal[1], round(width / ratio))
     if goal[0] * width >= goal[1] * height:  # the height decides
         return goal[0], max(goal[1], goal[0] * width // height)
     return max(goal[0], goal[1] * height // width), goal[1]

@@ -118,10 +118,11 @@ def _notes(kind: Kind, source: Source) -> list[str]:
 
 
 def _preprocessing(kind: Kind, config: ViTConfig) -> Preprocessing:
-    """The shorter side to 256, the middle 224 cut out, or the same proportion of another native size."""
+    """torchvision's: the shorter side to 256, the middle 224 cut out, or the same proportion of another native size."""
     size = config.image_size
     if kind.tested_on:
         down, across = config.patch_size
         size = kind.tested_on // down * down or down, kind.tested_on // across * across or across
     mean, std = IMAGENET
-    return Preprocessing(size=size, crop_fraction=224 / 256, mean=mean, std=std).for_channels(config.channels)
+    published = Preprocessing(size=size, crop_fraction=224 / 256, mean=mean, std=std, crop_offset="round")
+    return published.for_channels(config.channels)

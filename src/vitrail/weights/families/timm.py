@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.families.timm_json import CROP_MODES, POOLS, TimmConfig, read_preprocessing, read_timm_config
 from vitrail.weights.family import Foreign, count_blocks, count_heads, native_layout, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
+from vitrail.weights.preprocessing import Preprocessing, notes_on_offset
 from vitrail.weights.source import Source
 
 NAME = "timm"
@@ -238,6 +240,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     with replacing(folder / "config.json") as temporary:
         temporary.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     checkpoint.notes.extend(_notes_on_positions(checkpoint.config))
+    checkpoint.notes.extend(notes_on_offset(checkpoint.preprocessing, "timm", "round"))
 
 
 def _config_json(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,7 +255,7 @@ def _config_json(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> dict[s
             "input_size": [config.channels, *preprocessing.size],
             "fixed_input_size": True,
             "interpolation": preprocessing.interpolation,
-            "crop_pct": preprocessing.crop_fraction if preprocessing.resize == "crop" else 1.0,
+            "crop_pct": _crop_pct(preprocessing),
             "crop_mode": _theirs(CROP_MODES, preprocessing.resize),
             "mean": list(preprocessing.mean),
             "std": list(preprocessing.std),
@@ -264,6 +267,15 @@ def _config_json(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> dict[s
     if checkpoint.labels:
         stored["label_names"] = checkpoint.labels
     return stored
+
+
+def _crop_pct(preprocessing: Preprocessing) -> float:
+    """The share with which timm's floor(size / crop_pct) is our size before the crop."""
+    if preprocessing.resize == "pad":
+        return 1.0
+    fraction, side = preprocessing.crop_fraction, preprocessing.size[0]
+    exact = math.floor(side / fraction) == preprocessing.before_crop[0]  # 224 / (224 / 354) is 353.99999999999994
+    return fraction if exact else fraction * (1 - 1e-9)
 
 
 def _notes_on_positions(config: ViTConfig) -> list[str]:

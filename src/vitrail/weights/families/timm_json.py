@@ -131,16 +131,19 @@ def read_preprocessing(timm_config: TimmConfig, config: ViTConfig, file: str) ->
     if whole != size:
         notes.append(f"images are brought to {whole}, whole patches, not to the {size} it was published with")
     resize, fraction = CROP_MODES.get(str(stored.get("crop_mode")), "crop"), _fraction(stored.get("crop_pct"))
-    if resize != "crop" and fraction < 1:
+    if resize == "pad" and fraction < 1:
         notes.append(f"timm cuts images to the middle {fraction} after {resize}, here they are used whole")
     interpolation = stored.get("interpolation", "bicubic")
+    if resize == "crop" and whole[0] != whole[1] and interpolation != "bilinear":
+        notes.append(f"timm itself resizes images bilinearly for {whole}, which is no square; here {interpolation}")
     preprocessing = Preprocessing(
         size=(whole[0], whole[1]),
         resize=resize,
-        crop_fraction=fraction if resize == "crop" else 1.0,
+        crop_fraction=1.0 if resize == "pad" else fraction,
         interpolation=interpolation if interpolation in INTERPOLATION else "bicubic",  # "random" is for training
         mean=mean,
         std=std,
+        crop_offset="round",
     )
     return preprocessing.for_channels(config.channels), notes
 

@@ -11,7 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.family import count_heads, native_size
-from vitrail.weights.preprocessing import CLIP, HALF, Preprocessing
+from vitrail.weights.preprocessing import CLIP, HALF, Preprocessing, notes_on_offset
 
 # hidden_act -> activation; the names of one value are the same function to the last bits
 ACTIVATIONS = {
@@ -257,8 +257,16 @@ def _resizing(values: Mapping[str, Any], notes: list[str]) -> tuple[tuple[int, i
     crop = _pair("crop_size", values["crop_size"]) if values.get("do_center_crop") else None
     if edge is None:
         size = _pair("size", values["size"])
-        if crop is None or crop == size:
+        if crop is None:
             return size, "squash", 1.0
+        fraction = min(1.0, crop[0] / size[0])
+        if Preprocessing(size=crop, crop_fraction=fraction).before_crop == size:
+            if crop != size:
+                notes.append(
+                    f"the processor squashes images to {size} before it cuts out {crop}, and so does Vitrail; "
+                    "a processor whose size has shortest_edge keeps their aspect"
+                )
+            return crop, "squash", fraction
         notes.append(f"the processor squashes images to {size} before it cuts out {crop}; Vitrail keeps their aspect")
         edge = min(size)
     elif crop is None:
@@ -330,14 +338,20 @@ def preprocessor_json(preprocessing: Preprocessing, notes: list[str]) -> dict[st
         "do_convert_rgb": preprocessing.channels == 3,
     }
     if preprocessing.resize == "crop":
-        edge = round(min(height, width) / preprocessing.crop_fraction)
+        edge = min(preprocessing.before_crop)
         values |= {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": edge}, "do_center_crop": True}
         if height != width:
             notes.append(f"transformers' centre crop pads with black where an image does not fill {preprocessing.size}")
+        notes.extend(notes_on_offset(preprocessing, "transformers", "floor"))
         return {**values, "crop_size": {"height": height, "width": width}}
     if preprocessing.resize == "pad":
         notes.append("preprocessing resize 'pad' cannot be written for transformers: its processor squashes instead")
-    return {**values, "image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
+    squashed = dict(zip(("height", "width"), preprocessing.before_crop, strict=True))
+    if preprocessing.resize != "squash" or preprocessing.before_crop == preprocessing.size:
+        return {**values, "image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
+    notes.extend(notes_on_offset(preprocessing, "transformers", "floor"))
+    values |= {"image_processor_type": "DeiTImageProcessor", "size": squashed, "do_center_crop": True}
+    return {**values, "crop_size": {"height": height, "width": width}}
 
 
 # ---- sizes
