@@ -12,10 +12,10 @@ import pytest
 from tests.serving.server import AppClient
 from vitrail.cli import main
 from vitrail.commands.serve import serve
+from vitrail.data.loading.transforms import resized_pixels
 from vitrail.errors import VitrailError
 from vitrail.inference.engine import open_model
 from vitrail.serving.http_errors import HttpError
-from vitrail.serving.image_limits import resized_pixels
 from vitrail.serving.limits import Capacity, Limits
 from vitrail.serving.routes.static_files import read_samples
 from vitrail.serving.server import bind_socket, check_access_options, limits_from_options
