@@ -166,7 +166,9 @@ def test_jpegs_are_decoded_in_full_unless_asked_otherwise(
     targets: list[Any] = []
     read = reading.read_image
     monkeypatch.setattr(
-        reading, "read_image", lambda *a, target=None: targets.append(target) or read(*a, target=target)
+        reading,
+        "read_image",
+        lambda *a, target=None, bits=None: targets.append(target) or read(*a, target=target, bits=bits),
     )
     model = vitrail.load(save())
     exact = model.outputs(jpegs)

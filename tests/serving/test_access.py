@@ -27,7 +27,9 @@ def test_the_address_carries_the_token_where_no_server_sees_it(guarded: ThreadSe
     assert guarded.line == f"model.safetensors is served at http://127.0.0.1:{guarded.port}/#token={TOKEN}"
 
 
-@pytest.mark.parametrize("path", ["/v1/model", "/v1/predict", "/v1/samples/0", "/metrics", "/v1/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/v1/model", "/v1/predict", "/v1/samples/0", "/metrics", "/v1/nothing", "/docs", "/openapi.json"]
+)
 @pytest.mark.parametrize(
     "given", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"bearer{TOKEN}"]
 )
@@ -38,16 +40,21 @@ def test_without_the_token_nothing_of_the_model_is_told(guarded: ThreadServer, p
 
 
 def test_with_the_token(guarded: ThreadServer) -> None:
-    assert guarded.get("/v1/model", Authorization=f"Bearer {TOKEN}").status == 200
+    for path in ("/v1/model", "/docs", "/openapi.json"):
+        assert guarded.get(path, Authorization=f"Bearer {TOKEN}").status == 200
     body, kind = form(picture())
     assert guarded.ask("POST", "/v1/predict", body, {"Content-Type": kind}).status == 401
     allowed = {"Content-Type": kind, "Authorization": f"bearer {TOKEN}"}
     assert guarded.ask("POST", "/v1/predict", body, allowed).status == 200
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/docs", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/", "/docs.css"])
 def test_what_needs_no_token(guarded: ThreadServer, path: str) -> None:
-    assert guarded.get(path).status == 200
+    response = guarded.get(path)
+    assert response.status == 200
+    assert (
+        b"classify" not in response.body and b"model.safetensors" not in response.body and b"plain" not in response.body
+    )
 
 
 def test_a_foreign_page_may_ask_if_it_was_allowed(guarded: ThreadServer) -> None:

@@ -12,11 +12,11 @@ import pytest
 from tests.serving.server import AppClient
 from vitrail.cli import main
 from vitrail.commands.serve import serve
+from vitrail.data.loading.transforms import resized_pixels
 from vitrail.errors import VitrailError
 from vitrail.inference.engine import open_model
 from vitrail.serving.app import create_app
 from vitrail.serving.http_errors import HttpError
-from vitrail.serving.image_limits import resized_pixels
 from vitrail.serving.job_runner import JobRunner
 from vitrail.serving.limits import Capacity, Limits
 from vitrail.serving.middleware.access_policy import AccessPolicy

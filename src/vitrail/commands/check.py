@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from vitrail.commands.shared_options import DATA, DataOptions
+from vitrail.commands.shared_options import DATA, MAX_PIXELS, DataOptions
 from vitrail.commands.shell import Argument
 from vitrail.option_types import whole_number
 from vitrail.options import Option, takes_options
@@ -45,6 +45,7 @@ class CheckOptions(DataOptions, total=False):
             unset="recognised",
         ),
     ]
+    max_pixels: Annotated[int | None, MAX_PIXELS]
     targets: Annotated[
         Sequence[str] | None, Option("columns of a table with numbers to predict", unset="all numbers", shell=False)
     ]
@@ -62,15 +63,16 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
     from vitrail.data.checks.check_dataset import check_dataset
     from vitrail.data.layouts.recognise import read_dataset
     from vitrail.dataset import Dataset
+    from vitrail.images.decode_limits import limit_decoding
     from vitrail.tasks.dense_options import DenseOptions
 
-    if isinstance(data, Dataset):
-        dataset = data
-    else:
-        dense = DenseOptions(options["classes"], options["colours"], options["ignore"], options["pairs"])
-        targets = options["targets"]
-        dataset = read_dataset(data, layout=options["layout"], task=options["task"], targets=targets, dense=dense)
-    with ProgressBar("checking", enabled=not options["quiet"]) as bar:
+    with limit_decoding(options["max_pixels"]), ProgressBar("checking", enabled=not options["quiet"]) as bar:
+        if isinstance(data, Dataset):
+            dataset = data
+        else:
+            dense = DenseOptions(options["classes"], options["colours"], options["ignore"], options["pairs"])
+            targets = options["targets"]
+            dataset = read_dataset(data, layout=options["layout"], task=options["task"], targets=targets, dense=dense)
         return check_dataset(
             dataset,
             fast=options["fast"],

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from vitrail.commands.shared_options import MODEL
+from vitrail.commands.shared_options import MAX_PIXELS, MODEL
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
@@ -34,11 +34,13 @@ def run_predict(
     out: Annotated[
         str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
     ] = None,
+    max_pixels: Annotated[int | None, MAX_PIXELS] = None,
     **options: Unpack[AnsweringOptions],
 ) -> int:
     """Prints one row an image, in their order. What cannot be read is a row with its error, and the exit code is
     then 1.
     """
+    from vitrail.images.decode_limits import limit_decoding
     from vitrail.inference.image_processor import clipped_note
     from vitrail.inference.output.answer_files import pictures_in
     from vitrail.inference.output.writers import STDOUT
@@ -54,6 +56,7 @@ def run_predict(
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
     with contextlib.ExitStack() as stack:
+        stack.enter_context(limit_decoding(max_pixels))
         writes = _outlets(stack, task, top, json, csv)
         if out is not None:
             writes.append(stack.enter_context(pictures_in(out, task)))

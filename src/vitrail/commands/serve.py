@@ -12,6 +12,7 @@ from vitrail.commands.shell import Argument
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count, port, positive
 from vitrail.options import Option, takes_options
+from vitrail.serving.decoding.served_formats import FORMATS, OTHER_FORMATS
 
 AUTO = "auto"  # as a token: generate one
 
@@ -50,12 +51,35 @@ class ServeOptions(AnsweringOptions, total=False):
     ]
     max_bytes: Annotated[int | None, _limit("bytes of a request", metavar="N", parse=count, unset="32 million")]
     max_pixels: Annotated[int | None, _limit("pixels of an image", metavar="N", parse=count, unset="50 million")]
+    allow_format: Annotated[
+        Sequence[str] | None,
+        _limit(
+            "another format to take besides JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF, HEIC and .npy; several times",
+            choices=OTHER_FORMATS,
+            several=True,
+        ),
+    ]
+    decode_memory: Annotated[
+        int | None, _limit("memory for decoding an image", metavar="BYTES", parse=count, unset="1,500 million")
+    ]
+    decode_seconds: Annotated[
+        float | None, _limit("time for decoding an image", metavar="SECONDS", parse=positive, unset="5")
+    ]
     max_images: Annotated[int | None, _limit("images of a request", metavar="N", parse=count, unset="32")]
     queue: Annotated[int | None, _limit("images accepted and not yet answered", metavar="N", parse=count, unset="128")]
     patience: Annotated[
         float | None, _limit("wait for a client that sends nothing", metavar="SECONDS", parse=positive, unset="10")
     ]
     seconds: Annotated[float | None, _limit("time for an answer", metavar="SECONDS", parse=positive, unset="60")]
+    stop_seconds: Annotated[
+        float | None,
+        _limit(
+            "time from SIGTERM to the end; what is not answered by then is dropped",
+            metavar="SECONDS",
+            parse=positive,
+            unset="30",
+        ),
+    ]
 
 
 @takes_options(ServeOptions)
@@ -74,9 +98,13 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
         bytes=options["max_bytes"],
         pixels=options["max_pixels"],
         images=options["max_images"],
+        decode_bytes=options["decode_memory"],
+        decode_seconds=options["decode_seconds"],
+        formats=(*FORMATS, *(options["allow_format"] or ())),
         queue=options["queue"],
         patience=options["patience"],
         seconds=options["seconds"],
+        stop_seconds=options["stop_seconds"],
     )
     token = secrets.token_urlsafe(18) if options["token"] == AUTO else options["token"]
     check_access_options(token, options["allow_origin"])
@@ -100,7 +128,7 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
             batch_size=options["batch_size"],
         )
         if options["fast_decode"]:
-            served.engine = served.engine.with_fast_decode()
+            served.use_fast_decode()
         hosts = frozenset(name.lower() for name in [options["host"], *options["allow_host"]])
         runner = JobRunner(served, limits, options["workers"])
         app = create_app(runner, AccessPolicy(token, hosts, frozenset(options["allow_origin"])), sample_files)

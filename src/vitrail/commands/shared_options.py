@@ -6,12 +6,17 @@ from functools import partial
 from typing import Annotated, TypedDict
 
 from vitrail.data.layouts.layout_names import layout_names
+from vitrail.option_types import count
 from vitrail.options import Option
 from vitrail.tasks.registry import task_names
 
 DATA = "a folder, a CSV or Parquet table, or a COCO file"  # help texts of arguments
 MODEL = "a model file or folder, or a hub id"
 MODEL_OR_PRESET = "a model file or folder, a hub id, or a preset such as S/16"
+
+MAX_PIXELS = Option(
+    "pixels of an image; a larger one counts as unreadable", metavar="N", parse=count, unset="179 million"
+)
 
 _data = partial(Option, section="How the data is read")
 

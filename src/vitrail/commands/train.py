@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from vitrail.commands.shared_options import DATA, DataOptions
+from vitrail.commands.shared_options import DATA, MAX_PIXELS, DataOptions
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.option_types import count, positive, whole_number
@@ -42,6 +42,7 @@ class TrainOptions(DataOptions, total=False):
     ]
     resume: Annotated[bool, Option("resume the run in RUN where it stopped", default=False)]
     shard: Annotated[bool, Option("under torchrun: shard the model over the processes", default=False)]
+    max_pixels: Annotated[int | None, MAX_PIXELS]
 
 
 # Where an option stands among the settings of a run. All others say how the run is made.
@@ -72,18 +73,20 @@ def _train_and_report(data: str | Path, out: str | Path, options: TrainOptions, 
     import json
 
     from vitrail.files import write_text
+    from vitrail.images.decode_limits import limit_decoding
     from vitrail.report.pages.run_page import page
     from vitrail.report.run_record import record
     from vitrail.report.samples import write_samples
     from vitrail.training.training_run import train as run
 
     settings, resume = _settings(options), options["resume"]
-    finished = run(data, out, settings, resume=resume, shard=options["shard"], command=command)
-    if _is_main():
-        write_text(finished.folder.results, json.dumps(finished.results, indent=2) + "\n")
-        write_text(finished.folder.report, page(record(finished)))
-        bits = finished.checkpoint.preprocessing.bits
-        write_samples(finished.items, finished.task.labels, finished.folder.samples, bits)
+    with limit_decoding(options["max_pixels"]):
+        finished = run(data, out, settings, resume=resume, shard=options["shard"], command=command)
+        if _is_main():
+            write_text(finished.folder.results, json.dumps(finished.results, indent=2) + "\n")
+            write_text(finished.folder.report, page(record(finished)))
+            bits = finished.checkpoint.preprocessing.bits
+            write_samples(finished.items, finished.task.labels, finished.folder.samples, bits)
     return finished
 
 

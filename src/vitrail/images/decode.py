@@ -6,6 +6,7 @@ its last pixel, so that an image is whole or is an error, never half grey.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import logging
@@ -17,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from vitrail.images.arrays import is_more_than_a_picture, is_npy, load_npy, load_tiff
+from vitrail.images.arrays import is_more_than_a_picture, is_npy, is_tiff, load_npy, load_tiff
 from vitrail.images.channels import from_array, from_pillow
+from vitrail.images.decode_limits import decode_limits
+from vitrail.images.header_checks import check_file, check_size
 from vitrail.images.sniffing import ends_early, filled_up, what_it_is
-from vitrail.images.unreadable import MAX_PIXELS, as_sentences, too_large
 from vitrail.images.unreadable import UnreadableImage as UnreadableImage  # who reads images catches it
+from vitrail.images.unreadable import as_sentences
 
 # Named one by one: Pillow would also start Ghostscript for an EPS file that calls itself .jpg.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "HEIF", "JPEG2000", "PPM", "QOI", "MPO")
@@ -94,6 +97,8 @@ def read_image(
     bits: how many bits of a 16-bit file are in use; without it the file's own range decides (see `channels.eight_bit`).
     """
     data, name = _bytes_of(source)
+    if is_tiff(data):
+        check_file(data, name)
     if is_npy(data) or is_more_than_a_picture(data, channels):
         values = load_npy(data, name) if is_npy(data) else load_tiff(data, name, channels)
         with as_sentences(name, data):
@@ -115,13 +120,14 @@ def open_image(data: bytes, name: str) -> Image.Image:
     """Pillow's lazy image, once it is certain that there is one and that it is not too large."""
     if not data:
         raise UnreadableImage(name, "empty", "is empty (0 bytes)")
+    check_file(data, name)
+    formats = [form for form in known_formats() if decode_limits().allows(form)]
     try:
         with as_sentences(name, data):
-            image = Image.open(io.BytesIO(data), formats=known_formats())
+            image = Image.open(io.BytesIO(data), formats=formats)
     except UnidentifiedImageError:
-        raise UnreadableImage(name, *what_it_is(data, known_formats())) from None
-    if image.width * image.height > MAX_PIXELS:
-        raise too_large(name)
+        raise UnreadableImage(name, *_what_else_it_is(data)) from None
+    check_size(*image.size, name)
     return image
 
 
@@ -152,6 +158,14 @@ def orientation(image: Image.Image) -> int:
 
 
 # ---- opening
+
+
+def _what_else_it_is(data: bytes) -> tuple[str, str]:
+    """Of a file that is no image of an allowed format: (kind, why)."""
+    if decode_limits().formats is not None:
+        with contextlib.suppress(Exception), Image.open(io.BytesIO(data), formats=known_formats()) as image:
+            return "not an image", f"is of the format {image.format}, which is not taken here: send it as JPEG or PNG"
+    return what_it_is(data, known_formats())
 
 
 def _bytes_of(source: str | Path | bytes) -> tuple[bytes, str]:

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from PIL import Image, UnidentifiedImageError
 
 from vitrail.errors import VitrailError
+from vitrail.images.decode_limits import decode_limits
 from vitrail.images.sniffing import ends_early
-
-MAX_PIXELS = 178_956_970  # where Pillow too stops, since a small file can claim to be enormous; 0.5 GB as RGB
 
 _TRUNCATED = ("truncated", "not enough", "unexpected end", "eof", "buffer is smaller", "not large enough")
 
@@ -52,4 +51,4 @@ def as_sentences(name: str, data: bytes) -> Iterator[None]:
 
 def too_large(name: str) -> UnreadableImage:
     """The error for an image of more pixels than are decoded."""
-    return UnreadableImage(name, "too large", f"has more than {MAX_PIXELS:,} pixels: make it smaller first")
+    return UnreadableImage(name, "too large", f"has more than {decode_limits().pixels:,} pixels: make it smaller first")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitrail.data.loading.transforms import letterbox_of, normalise, prepare
 from vitrail.images.channels import counting_clipped
@@ -16,6 +14,10 @@ from vitrail.inference.read_source import Source, read_own_size, read_source
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.text import counted
 from vitrail.weights.preprocessing import Preprocessing
+
+if TYPE_CHECKING:  # the server's decoding processes do without torch
+    import torch
+    from torch import Tensor
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -58,4 +60,6 @@ class ImageProcessor:
 
     def transform(self, images: Sequence[Pixels], device: torch.device | str = "cpu") -> Tensor:
         """uint8 (h, w, C) each, of one size -> normalised float32 (B, C, h, w) on the device."""
+        import torch
+
         return normalise(torch.from_numpy(np.stack(images)).to(device), self.preprocessing)

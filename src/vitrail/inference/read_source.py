@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from vitrail.data.loading.transforms import before_crop, prepare
+from vitrail.data.loading.transforms import before_crop, prepare, resized_pixels
 from vitrail.errors import VitrailError
 from vitrail.images.channels import from_array, from_pillow
 from vitrail.images.decode import read_image
+from vitrail.images.decode_limits import decode_limits
 from vitrail.images.unreadable import UnreadableImage, as_sentences
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -31,7 +32,18 @@ def read_source(
     fast_decode: a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which changes its pixels a little.
     """
     target = before_crop(preprocessing) if fast_decode else None
-    return prepare(read_picture(source, preprocessing.channels, name, target, preprocessing.bits), preprocessing)
+    picture = read_picture(source, preprocessing.channels, name, target, preprocessing.bits)
+    height, width = picture.shape[:2]
+    if resized_pixels(height, width, preprocessing) > decode_limits().pixels:
+        raise strip_error(str(source) if isinstance(source, str | Path) else name, (height, width), preprocessing)
+    return prepare(picture, preprocessing)
+
+
+def strip_error(name: str, size: tuple[int, int], preprocessing: Preprocessing) -> UnreadableImage:
+    """For an image so long and thin that covering the model's input would make it enormous."""
+    model = " x ".join(map(str, preprocessing.size[::-1]))
+    strip = f"{size[1]:,} x {size[0]:,}"
+    return UnreadableImage(name, "too large", f"is a strip of {strip} pixels: too long and thin for {model}")
 
 
 def read_own_size(source: Source, preprocessing: Preprocessing, name: str) -> NDArray[np.uint8]:

@@ -25,9 +25,14 @@ class Job(Generic[P]):
     function: Callable[[], Any] | None
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any] = field(init=False)
+    abandoned: bool = False  # nobody waits for its result any more
 
     def __post_init__(self) -> None:
         self.future = self.loop.create_future()
+
+
+class Abandoned(Exception):
+    """Ends a long function whose caller is gone."""
 
 
 class ModelThread(Generic[P]):
@@ -38,6 +43,7 @@ class ModelThread(Generic[P]):
         self._queue: deque[Job[P]] = deque()
         self._changed = threading.Condition()
         self._stopped = False
+        self._running: Job[P] | None = None
         self._thread = threading.Thread(target=self._work, name="vitrail-model", daemon=True)
         self._thread.start()
 
@@ -49,6 +55,19 @@ class ModelThread(Generic[P]):
         """The result of other work on the model, which has a turn of its own."""
         result: T = await self._enqueue(Job(None, function, asyncio.get_running_loop()))
         return result
+
+    def take_turns(self) -> None:
+        """For a function that takes long, to call between its batches, in the model's thread. Images that wait get a
+        forward pass first; and if nobody waits for the function any more, it ends here."""
+        assert threading.current_thread() is self._thread
+        function = self._running
+        if self._stopped or (function is not None and function.abandoned):
+            raise Abandoned
+        with self._changed:
+            parts = self._take_parts(self.batch_size)
+        if parts:
+            self._run(parts)
+            self._running = function
 
     @property
     def queue_length(self) -> int:
@@ -71,23 +90,28 @@ class ModelThread(Generic[P]):
             with self._changed:
                 if job in self._queue:
                     self._queue.remove(job)
+                job.abandoned = True
             raise
 
     # ---- in the thread
 
     def _work(self) -> None:
         while (batch := self._next_batch()) is not None:
-            results: Sequence[Any]
-            try:
-                first = batch[0]
-                if first.function is not None:
-                    results = [first.function()]
-                else:
-                    results = self._run_batch([job.part for job in batch if job.part is not None])
-            except BaseException as error:  # a request waits for it, and the thread has to go on
-                results = [error] * len(batch)
-            _deliver(batch, results)
-            del batch, results  # an idle thread keeps no images in memory
+            self._run(batch)
+            del batch  # an idle thread keeps no images in memory
+
+    def _run(self, batch: Sequence[Job[P]]) -> None:
+        results: Sequence[Any]
+        self._running = batch[0]
+        try:
+            if batch[0].function is not None:
+                results = [batch[0].function()]
+            else:
+                results = self._run_batch([job.part for job in batch if job.part is not None])
+        except BaseException as error:  # a request waits for it, and the thread has to go on
+            results = [error] * len(batch)
+        self._running = None
+        _deliver(batch, results)
 
     def _next_batch(self) -> list[Job[P]] | None:
         """The oldest job; if it is a part of a batch, with as many other parts as fit."""
@@ -98,11 +122,15 @@ class ModelThread(Generic[P]):
                 return None
             batch = [self._queue.popleft()]
             if batch[0].part is not None:
-                others = [job for job in self._queue if job.part is not None][: self.batch_size - 1]
-                for job in others:
-                    self._queue.remove(job)
-                batch += others
+                batch += self._take_parts(self.batch_size - 1)
         return batch
+
+    def _take_parts(self, number: int) -> list[Job[P]]:
+        """The oldest parts of the queue, at most so many. The caller holds the lock."""
+        parts = [job for job in self._queue if job.part is not None][:number]
+        for job in parts:
+            self._queue.remove(job)
+        return parts
 
 
 def _deliver(batch: Sequence[Job[Any]], results: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from vitrail.report.sections.walk_cards import walk_cards
 from vitrail.weights.checkpoint import Checkpoint
 
 WITH_TARGET = ("relevance", "weighted_attention", "occlusion")  # these explain one score an image
+OCCLUDED_BATCH = 8  # pictures at a time: images of other requests wait for no more than these
 NOT_A_METHOD = ("random",)  # the floor that others are compared with
 
 
@@ -38,11 +40,11 @@ def available_methods(checkpoint: Checkpoint) -> list[str]:
 
 
 def explain_image(
-    engine: Engine, images: Tensor, method: str, target: int | None
+    engine: Engine, images: Tensor, method: str, target: int | None, take_turns: Callable[[], None] = lambda: None
 ) -> tuple[NDArray[np.float32], int | None]:
     """The map (h, w) of a normalised image (1, C, H, W), and the output that it explains (None: no single one).
 
-    engine: an `explanation_engine`.
+    engine: an `explanation_engine`. take_turns: called between forward passes; others may use the model meanwhile.
     """
     model, task, output = engine.checkpoint.model, engine.checkpoint.task, None
     if method == "rollout":
@@ -54,25 +56,36 @@ def explain_image(
         forward_pass = run_forward_pass(model, images, engine.forward)
         score = target_score(model, images, task, target, forward_pass.outputs)
         output = None if score.targets is None else int(score.targets[0])
+        take_turns()
         if method == "relevance":
             patches = relevance(model, images, score)
         elif method == "weighted_attention":
             patches = weighted_attention(model, images, score, forward_pass).patches
         else:
-            patches = occlusion(model, images, score)
+            patches = occlusion(model, images, score, batch=OCCLUDED_BATCH, before_batch=take_turns)
     return patches[0].detach().float().cpu().numpy(), output
 
 
 def walk_image(
-    engine: Engine, images: Tensor, pixels: NDArray[np.uint8], labels: list[str] | None, block: int
+    engine: Engine,
+    images: Tensor,
+    pixels: NDArray[np.uint8],
+    labels: list[str] | None,
+    block: int,
+    take_turns: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """The steps from pixels to the answer, their figures as pictures. They follow the patch that speaks most for it."""
+    """The steps from pixels to the answer, their figures as pictures. They follow the patch that speaks most for it.
+
+    take_turns: as of `explain_image`."""
     model, task, patch = engine.checkpoint.model, engine.checkpoint.task, (0, 0)
     forward_pass = run_forward_pass(model, images, engine.forward)
     if "relevance" in available_methods(engine.checkpoint):
         score = target_score(model, images, task, outputs=forward_pass.outputs)
+        take_turns()
         strength = relevance(model, images, score)[0]  # (h, w)
         row, column = divmod(int(torch.argmax(strength)), strength.shape[1])
         patch = row, column
+    take_turns()
     steps = walk(model, images, pixels, labels, task=task, block=block, patch=patch, steps=forward_pass.steps)
+    take_turns()
     return walk_cards(steps)

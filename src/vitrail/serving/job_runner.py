@@ -1,11 +1,10 @@
-"""Runs the work of a request: reserves capacity, decodes in a thread pool, runs the model, within a time limit."""
+"""Runs the work of a request: reserves capacity, decodes, runs the model, within a time limit."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,11 +13,13 @@ from starlette.requests import Request
 
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.serving.batching import ModelThread
+from vitrail.serving.decoding.decode_pool import DecodePool
+from vitrail.serving.decoding.picture_reader import Picture
 from vitrail.serving.forward_batch import ForwardRequest, ForwardResult
 from vitrail.serving.http_errors import HttpError, service_unavailable, unprocessable
 from vitrail.serving.limits import Capacity, Limits
 from vitrail.serving.map_encoding import Maps, attention_maps_of
-from vitrail.serving.served_model import Picture, ServedModel, encode_jpeg, error_sentence
+from vitrail.serving.served_model import ServedModel, encode_jpeg, error_sentence
 from vitrail.serving.server_metrics import ServerMetrics
 from vitrail.serving.uploads import read_images
 
@@ -32,18 +33,17 @@ class DecodedImage(NamedTuple):
 
 
 class JobRunner:
-    """One model thread and a pool of decoding threads. Its async methods are called by the routes."""
+    """One model thread and a pool of decoding processes. Its async methods are called by the routes."""
 
     def __init__(self, served: ServedModel, limits: Limits, workers: int = 2) -> None:
         self.served, self.limits, self.metrics = served, limits, ServerMetrics()
         self.model_thread: ModelThread[ForwardRequest] = ModelThread(self._run_batch, served.batch_size)
         self.images = Capacity(limits.queue, "other images")
         self.explanations = Capacity(limits.explanations, "other explanations")
-        self._decode_pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-decode")
-        self._decode_slots = asyncio.Semaphore(workers)
+        self.pool = DecodePool(served.reader, limits, workers, lambda: self.metrics.count_refusal("decoder"))
 
     async def warm_up(self) -> None:
-        """Two forward passes in the model thread, so that no client waits for what torch sets up once."""
+        """Two forward passes and a decoding process, so that no client waits for what is set up once."""
         height, width = self.served.preprocessing.size
         blank = np.zeros((height, width, self.served.preprocessing.channels), np.uint8)
 
@@ -51,12 +51,13 @@ class JobRunner:
             assert result.step is not None
             return attention_maps_of(self.served.model, result.step, queries=[0])
 
+        await self.pool.start()
         for _ in range(2):
             await self.model_thread.submit(ForwardRequest(blank, attention, 0))
 
     def close(self) -> None:
         self.model_thread.stop()
-        self._decode_pool.shutdown(wait=False, cancel_futures=True)
+        self.pool.close()
 
     async def run_each(
         self, request: Request, finish: Callable[[Picture, Any], T], always_forward: bool = False
@@ -67,10 +68,12 @@ class JobRunner:
         always_forward: also for an image in sliding windows, whose answer comes from forward passes of its own."""
         self.images.check()
         uploads = await read_images(request, self.limits)
+        turns = asyncio.Semaphore(self.pool.workers)  # so that no other request waits for all images of this one
 
         async def run(number: int, data: bytes) -> T | UnreadableImage:
             try:
-                picture = await self.run_in_pool(lambda: self.served.read(data, f"image number {number}"))
+                async with turns:
+                    picture = await self.pool.decode(data, f"image number {number}")
             except UnreadableImage as error:
                 return error
             if picture.whole is not None and not always_forward:
@@ -80,8 +83,8 @@ class JobRunner:
             return result
 
         with self._reserve(self.images, len(uploads)):
-            jobs = asyncio.gather(*(run(number, data) for number, data in enumerate(uploads, start=1)))
-            results = await self.within_time_limit(request, _as_coroutine(jobs))
+            jobs = (run(number, data) for number, data in enumerate(uploads, start=1))
+            results = await self.within_time_limit(request, _all_results(jobs))
         errors = [result for result in results if isinstance(result, UnreadableImage)]
         if len(errors) == len(results):
             raise unprocessable(error_sentence(errors[0]))
@@ -98,28 +101,14 @@ class JobRunner:
         if len(uploads) != 1:
             raise unprocessable(f"one image at a time is looked at, and {len(uploads)} were sent")
 
-        def decode() -> DecodedImage:
+        async def decode() -> DecodedImage:
             started = time.perf_counter()
-            picture = self.served.read(uploads[0], "the image")
-            jpeg = encode_jpeg(picture.pixels) if with_jpeg else b""
+            picture = await self.pool.decode(uploads[0], "the image")
+            jpeg = await self.pool.run(lambda: encode_jpeg(picture.pixels)) if with_jpeg else b""
             return DecodedImage(picture, time.perf_counter() - started, jpeg)
 
         with self._reserve(capacity):
-            yield await self.within_time_limit(request, self.run_in_pool(decode))
-
-    async def run_in_pool(self, function: Callable[[], T]) -> T:
-        """The result of the function in a decoding thread, as soon as one is free. A client that disconnects before
-        that leaves nothing in the pool; a function that runs already is finished, and keeps its thread until then."""
-        await self._decode_slots.acquire()
-        future = asyncio.get_running_loop().run_in_executor(self._decode_pool, function)
-
-        def release(done: asyncio.Future[T]) -> None:
-            self._decode_slots.release()
-            if not done.cancelled():
-                done.exception()  # retrieved, so that asyncio does not log one that nobody waits for any more
-
-        future.add_done_callback(release)
-        return await asyncio.shield(future)
+            yield await self.within_time_limit(request, decode())
 
     async def within_time_limit(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. It is cancelled if the client disconnects or the time is over."""
@@ -149,8 +138,15 @@ class JobRunner:
         return capacity.reserve(amount, retry_after)
 
 
-async def _as_coroutine(work: Awaitable[T]) -> T:
-    return await work
+async def _all_results(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """In their order. If one fails, the others are cancelled: nobody will read their results."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _wait_for_disconnect(request: Request) -> None:

@@ -6,7 +6,7 @@ import base64
 import functools
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,28 +22,17 @@ from vitrail.explanation.token_names import prefix_names
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.engine import Engine, default_batch_size
 from vitrail.inference.image_processor import ModelInput
+from vitrail.serving.decoding.picture_reader import Picture, PictureReader
 from vitrail.serving.forward_batch import ForwardRequest, ForwardResult, run_batch
 from vitrail.serving.http_errors import HttpError, unprocessable
 from vitrail.serving.image_explanation import available_methods
-from vitrail.serving.image_limits import check_image_header, check_windows
 from vitrail.serving.limits import Limits
-from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.task import Task
 from vitrail.visuals.colours import shown_picture
 from vitrail.weights.checkpoint import Checkpoint
 
 QUALITY = 92  # of the JPEG that shows what the model sees
 CPU_BATCH = 16  # on a CPU more images at a time are no faster for each, and make the first of them wait
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One decoded image."""
-
-    pixels: NDArray[np.uint8]  # (h, w, C), what the model sees
-    size: tuple[int, int]  # (height, width) of the original, upright
-    letterbox: Letterbox | None = None  # for a dense task: where the original lies in `pixels`
-    whole: NDArray[np.uint8] | None = None  # (H, W, C), the original, where it goes through sliding windows
 
 
 class ServedModel:
@@ -67,12 +56,18 @@ class ServedModel:
         self.batch_size = self.engine.batch_size
         self.model = checkpoint.model.eval()
         self.dense = checkpoint.config.is_dense
+        self.reader = PictureReader(self.preprocessing, self.dense, checkpoint.config.patch_size, limits.pixels)
         self.task: Task | None = None
         self.no_task = ""
         try:
             self.task = self.engine.task
         except VitrailError as error:
             self.no_task = str(error)
+
+    def use_fast_decode(self) -> None:
+        """Decode large JPEGs at reduced scale from now on."""
+        self.engine = self.engine.with_fast_decode()
+        self.reader = replace(self.reader, fast_decode=True)
 
     @property
     def target_labels(self) -> list[str] | None:
@@ -90,12 +85,8 @@ class ServedModel:
         return height // patch[0], width // patch[1]
 
     def read(self, data: bytes, name: str) -> Picture:
-        """Decoded to the model's size, after its header was looked at; or UnreadableImage."""
-        size = check_image_header(data, self.preprocessing, self.limits, name)
-        if self.engine.processor.windows:
-            check_windows(size, self.preprocessing, self.checkpoint.config.patch_size, name)
-        image = self.engine.read(data, name)
-        return Picture(image.pixels, size, image.letterbox, image.whole)
+        """As the decoding processes do, but in this one."""
+        return self.reader.read(data, name)
 
     def run(self, requests: Sequence[ForwardRequest]) -> list[Any]:
         """In the model's thread: one forward pass, and what each request computes from it."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vitrail.serving.limits import Limits
     from vitrail.serving.middleware.security import SecurityMiddleware
 
+BACKLOG = 256  # connections that wait to be accepted; also while the model is loaded
+
 
 async def run_server(app: SecurityMiddleware, runner: JobRunner, listener: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C."""
@@ -67,6 +69,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
         if sys.platform != "win32":  # on Windows this would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)  # two servers can bind one port: the second is to fail now, not with its model loaded
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error

@@ -15,6 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from vitrail.serving.http_errors import HttpError, unprocessable
 from vitrail.serving.limits import Limits
 
+MAX_BRACKETS = 100  # of lists and objects in a JSON body; two are needed
+
 
 class InMemoryParser(MultiPartParser):
     """Starlette's parser without temporary files: a body is bounded, and nothing of it should be left on disk."""
@@ -29,9 +31,8 @@ async def read_images(request: Request, limits: Limits) -> list[bytes]:
         if content_type == "multipart/form-data":
             images = await _images_from_form(request, limits)
         elif content_type == "application/json":
-            images = await asyncio.to_thread(
-                _images_from_json, await request.body()
-            )  # decoding megabytes takes a while
+            body = await request.body()
+            images = await asyncio.to_thread(_images_from_json, body, limits)  # decoding megabytes takes a while
         else:
             raise HttpError(415, "send multipart/form-data with a field 'image', or application/json with 'images'")
     except ClientDisconnect:
@@ -63,7 +64,8 @@ async def _images_from_form(request: Request, limits: Limits) -> list[bytes]:
     return images
 
 
-def _images_from_json(body: bytes) -> list[bytes]:
+def _images_from_json(body: bytes, limits: Limits) -> list[bytes]:
+    _check_json(body, limits)
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -72,6 +74,15 @@ def _images_from_json(body: bytes) -> list[bytes]:
     if not isinstance(images, list) or set(value) != {"images"} or not all(isinstance(image, str) for image in images):
         raise unprocessable('the JSON body is {"images": [...]}, a list of texts in base64')
     return [_decode_base64(image, number) for number, image in enumerate(images, start=1)]
+
+
+def _check_json(body: bytes, limits: Limits) -> None:
+    """Before it is parsed: 30 MB of `{}` would become a GB of objects. Base64 has neither brackets nor commas; a data:
+    URL has one comma."""
+    if body.count(b"{") + body.count(b"[") > MAX_BRACKETS:
+        raise HttpError(400, 'the JSON body is {"images": [...]}, without other lists and objects')
+    if body.count(b",") > 2 * limits.images + MAX_BRACKETS:
+        raise _too_many_images(limits)
 
 
 def _decode_base64(text: str, number: int) -> bytes:

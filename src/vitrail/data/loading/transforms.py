@@ -80,6 +80,14 @@ def before_crop(preprocessing: Preprocessing) -> tuple[int, int]:
     return preprocessing.before_crop
 
 
+def resized_pixels(height: int, width: int, preprocessing: Preprocessing) -> float:
+    """Pixels after the resize. 'crop' enlarges a long, thin image until its short side covers the model's input."""
+    target = before_crop(preprocessing)
+    if preprocessing.resize != "crop":
+        return float(target[0] * target[1])
+    return height * width * max(target[0] / height, target[1] / width) ** 2
+
+
 # ---- parts
 
 

@@ -5,6 +5,8 @@ Slow, and the plainest of all explanations: it looks at nothing but the answers,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,11 +20,18 @@ BATCH = 32  # pictures at a time
 
 
 def occlusion(
-    model: ViT, images: Tensor, target: TargetScore, *, window: int | None = None, batch: int = BATCH
+    model: ViT,
+    images: Tensor,
+    target: TargetScore,
+    *,
+    window: int | None = None,
+    batch: int = BATCH,
+    before_batch: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """(B, h, w): how far the score falls on average when a window over the patch is hidden; negative where it rises.
 
     window: its side in patches; None: a fifth of the shorter side. Windows overlap by half.
+    before_batch: called before each forward pass; what it raises ends the explanation.
     """
     patch = model.config.patch_size
     grid = images.shape[2] // patch[0], images.shape[3] // patch[1]
@@ -31,7 +40,7 @@ def occlusion(
     whole_scores = target.score(target.outputs).cpu()  # (B,)
     maps = []
     for index, image in enumerate(images):
-        outputs = outputs_hidden(model, image, windows, batch)
+        outputs = outputs_hidden(model, image, windows, batch, before_batch)
         falls = whole_scores[index] - target.for_versions(index, len(outputs)).score(outputs).cpu()  # (W,)
         maps.append((falls[:, None, None] * windows).sum(0) / windows.sum(0))
     return torch.stack(maps)
@@ -51,13 +60,16 @@ def windows_of(grid: Grid, side: int) -> Tensor:
 
 
 @torch.no_grad()
-def outputs_hidden(model: ViT, image: Tensor, masks: Tensor, batch: int = BATCH) -> Tensor:
+def outputs_hidden(
+    model: ViT, image: Tensor, masks: Tensor, batch: int = BATCH, before_batch: Callable[[], None] = lambda: None
+) -> Tensor:
     """(W, K): the model's outputs for versions of one image (C, H, W) whose masked patches (W, h, w) are blank."""
     patch = model.config.patch_size
     empty = blank(image[None])
     outputs = []
     with evaluation_mode(model):
         for part in masks.to(image.device).split(batch):
+            before_batch()
             pixels = part.repeat_interleave(patch[0], 1).repeat_interleave(patch[1], 2)[:, None]  # (W, 1, H, W)
             outputs.append(explained_outputs(model, torch.where(pixels, empty, image[None])).float())
     return torch.cat(outputs)

@@ -1,4 +1,5 @@
-"""uvicorn's HTTP/1.1 protocol with timeouts that it lacks: for request headers, and for clients that do not read."""
+"""uvicorn's HTTP/1.1 protocol with limits that it lacks: of the time for request headers and for clients that do not
+read, and of the number of pieces that a body comes in."""
 
 from __future__ import annotations
 
@@ -17,6 +18,27 @@ TOO_MANY_CONNECTIONS = (
     b"content-length: %d\r\n\r\n%s" % (len(_ERROR), _ERROR)
 )
 
+MAX_HEADER_BYTES = 64 * 1024  # as uvicorn's own
+FREE_PIECES = 1000  # of a body, of any size
+MIN_PIECE = 64  # bytes of a piece on average, when there are more
+
+
+class PieceLimit(h11.Connection):
+    """A chunk of one byte costs the event loop as much as one of a thousand: a body of such chunks is refused."""
+
+    _pieces = _bytes = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._pieces = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._pieces += 1
+            self._bytes += len(event.data)
+            if self._pieces > FREE_PIECES and self._bytes < MIN_PIECE * self._pieces:
+                raise h11.RemoteProtocolError("the body comes in too many small pieces")
+        return event
+
 
 class TimeoutProtocol(H11Protocol):
     """One connection. `protocol_with_limits` sets `limits`."""
@@ -25,6 +47,7 @@ class TimeoutProtocol(H11Protocol):
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
+        self.conn = PieceLimit(h11.SERVER, MAX_HEADER_BYTES)
         self._header_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = -1
 
@@ -47,6 +70,12 @@ class TimeoutProtocol(H11Protocol):
             self._stop_header_timer()
         elif self._header_timer is None and self.conn.trailing_data[0]:  # a part of them has arrived
             self._start_header_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # the response has begun already
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

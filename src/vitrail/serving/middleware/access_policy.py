@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from vitrail.serving.http_errors import HttpError
 
-# These say nothing of the model, or nothing that a token should protect.
-PUBLIC_PATHS = ("/", "/docs", "/docs.css", "/openapi.json", "/healthz", "/readyz", "/favicon.ico")
+# These say nothing of the model. /docs and /openapi.json do: its name, task, labels and sizes.
+PUBLIC_PATHS = ("/", "/docs.css", "/healthz", "/readyz", "/favicon.ico")
 
 
 @dataclass(frozen=True)

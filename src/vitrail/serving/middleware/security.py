@@ -68,13 +68,14 @@ class SecurityMiddleware:
         if scope["type"] != "http":  # no websockets
             return
         headers = dict(scope["headers"])
-        body = RequestBody(receive, self.limits, headers)
+        body = RequestBody(receive, self.limits, headers, self.uploads)
         responder = Responder(body, send)
         started = time.monotonic()
         self.state.active_requests += 1
         try:
             await self._respond(scope, headers, body, responder)
         finally:
+            body.release()
             self.state.active_requests -= 1
             elapsed = time.monotonic() - started
             self.metrics.count_request(self.path_label(scope["path"]), responder.status, elapsed)
@@ -83,6 +84,8 @@ class SecurityMiddleware:
         self, scope: Scope, headers: dict[bytes, bytes], body: RequestBody, responder: Responder
     ) -> None:
         try:
+            if body.ambiguous:
+                raise HttpError(400, "a request has Content-Length or Transfer-Encoding, not both: send one of them")
             self.access.check_host(headers)
             responder.origin = self.access.check_origin(headers)
             if scope["method"] == "OPTIONS" and responder.origin is not None:
@@ -91,8 +94,7 @@ class SecurityMiddleware:
             self.access.check_token(scope["path"], headers)
             if self.state.draining and scope["path"] not in MONITORING_PATHS:
                 raise service_unavailable("the server is stopping: ask another one", reason="stopping")
-            with self.uploads.reserve(body.reserved_bytes):
-                await self.app(scope, body, responder.send)
+            await self.app(scope, body, responder.send)
         except HttpError as error:
             self.metrics.count_refusal(error.reason)
             await error.response()(scope, body, responder.send)

@@ -64,9 +64,7 @@ def add_attention_route(router: APIRouter, runner: JobRunner) -> None:
             "prefix": prefix_names(config),
         }
         if as_json:
-            return await runner.run_in_pool(
-                lambda: json_response({**header, "maps": np.round(maps.values(), 6).tolist()})
-            )
+            return await runner.pool.run(lambda: json_response({**header, "maps": np.round(maps.values(), 6).tolist()}))
         return Response(pack_parts(header, {**maps.parts()}), media_type=BINARY)
 
 

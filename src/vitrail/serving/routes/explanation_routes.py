@@ -22,7 +22,7 @@ MAX_LISTED_LABELS = 100  # in the OpenAPI document
 
 
 def add_explanation_routes(router: APIRouter, runner: JobRunner) -> None:
-    served = runner.served
+    served, take_turns = runner.served, runner.model_thread.take_turns
     depth, methods = served.checkpoint.config.depth, available_methods(served.checkpoint)
     block_parameter = block_query(depth)
     method_parameter = Query(methods[0], description="Which explanation.", json_schema_extra={"enum": [*methods]})
@@ -36,7 +36,9 @@ def add_explanation_routes(router: APIRouter, runner: JobRunner) -> None:
         target, started = _target_index(served, label), time.perf_counter()
         async with runner.decode_one(request, runner.explanations) as image:
             job = runner.model_thread.call(
-                lambda: explain_image(served.explanation_engine, served.input_of(image.picture), method, target)
+                lambda: explain_image(
+                    served.explanation_engine, served.input_of(image.picture), method, target, take_turns
+                )
             )
             heatmap, output = await runner.within_time_limit(request, job)
         labels = served.target_labels
@@ -55,10 +57,12 @@ def add_explanation_routes(router: APIRouter, runner: JobRunner) -> None:
         async with runner.decode_one(request, runner.explanations) as image:
             pixels = image.picture.pixels
             job = runner.model_thread.call(
-                lambda: walk_image(served.explanation_engine, served.input_of(image.picture), pixels, labels, index)
+                lambda: walk_image(
+                    served.explanation_engine, served.input_of(image.picture), pixels, labels, index, take_turns
+                )
             )
             steps = await runner.within_time_limit(request, job)
-        return await runner.run_in_pool(lambda: json_response({"block": index, "steps": to_python(steps)}))
+        return await runner.pool.run(lambda: json_response({"block": index, "steps": to_python(steps)}))
 
 
 def _label_query(labels: list[str] | None) -> Any:

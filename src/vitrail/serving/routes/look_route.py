@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vitrail.explanation.token_names import prefix_names
+from vitrail.serving.decoding.picture_reader import Picture
 from vitrail.serving.forward_batch import ForwardRequest, ForwardResult
 from vitrail.serving.job_runner import DecodedImage, JobRunner
 from vitrail.serving.map_encoding import attention_maps_of, decoder_query_maps, pack_parts
@@ -18,7 +19,7 @@ from vitrail.serving.overlays import overlay_positions, subsample_mask
 from vitrail.serving.routes.post_images import post_images
 from vitrail.serving.routes.query_parameters import TOP, block_query
 from vitrail.serving.routes.schemas import BINARY, BINARY_CONTENT
-from vitrail.serving.served_model import Picture, split_arrays
+from vitrail.serving.served_model import split_arrays
 
 
 def add_look_route(router: APIRouter, runner: JobRunner) -> None:

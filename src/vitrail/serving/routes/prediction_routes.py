@@ -57,5 +57,5 @@ async def _json_answer(runner: JobRunner, result: dict[str, Any] | UnreadableIma
     if runner.served.task is not None:
         arrays = runner.served.task.png_arrays(result)
     for name, array in arrays.items():
-        answer[f"{name}_png"] = await runner.run_in_pool(functools.partial(encode_png, array))
+        answer[f"{name}_png"] = await runner.pool.run(functools.partial(encode_png, array))
     return answer

@@ -1,4 +1,4 @@
-"""Checks of an image before it is decoded: a small file can claim to be enormous."""
+"""Checks of an image for one model before it is decoded: a small file can claim to be enormous."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import math
 
 import numpy as np
 
-from vitrail.data.loading.transforms import before_crop
+from vitrail.data.loading.transforms import resized_pixels
 from vitrail.images.arrays import is_npy, is_tiff
 from vitrail.images.decode import open_image, orientation
+from vitrail.images.header_checks import check_size
+from vitrail.images.tiff_header import tiff_pages
 from vitrail.images.unreadable import UnreadableImage, as_sentences
-from vitrail.inference.sliding_window import tiling
-from vitrail.serving.limits import Limits
+from vitrail.inference.read_source import strip_error
+from vitrail.inference.window_tiling import tiling
 from vitrail.weights.preprocessing import Preprocessing
 
 MAX_WINDOWS = 64  # of an image that is processed in sliding windows
-MAX_JPEG_SCANS = 200  # a progressive JPEG has about ten; each scan costs a pass over all pixels
 
 
-def check_image_header(data: bytes, preprocessing: Preprocessing, limits: Limits, name: str) -> tuple[int, int]:
+def check_image_header(data: bytes, preprocessing: Preprocessing, max_pixels: int, name: str) -> tuple[int, int]:
     """(height, width) of the upright image from its header. Raises UnreadableImage; nothing is decoded."""
     height, width = _header_size(data, preprocessing.channels, name)
-    if height * width > limits.pixels:
-        raise _too_large(name, f"has {width:,} x {height:,} pixels, more than {limits.pixels:,}: make it smaller first")
-    if resized_pixels(height, width, preprocessing) > limits.pixels:
-        model = " x ".join(map(str, preprocessing.size[::-1]))
-        raise _too_large(name, f"is a strip of {width:,} x {height:,} pixels: too long and thin for {model}")
-    if data.startswith(b"\xff\xd8\xff") and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
-        raise _too_large(name, f"is a JPEG of more than {MAX_JPEG_SCANS} scans: save it again as an ordinary one")
+    check_size(width, height, name)
+    if height * width > max_pixels:
+        raise _too_large(name, f"has {width:,} x {height:,} pixels, more than {max_pixels:,}: make it smaller first")
+    if resized_pixels(height, width, preprocessing) > max_pixels:
+        raise strip_error(name, (height, width), preprocessing)
     return height, width
 
 
@@ -39,14 +38,6 @@ def check_windows(size: tuple[int, int], preprocessing: Preprocessing, patch: tu
         raise _too_large(name, f"takes more than {MAX_WINDOWS} windows of {window} pixels: make it smaller first")
 
 
-def resized_pixels(height: int, width: int, preprocessing: Preprocessing) -> float:
-    """Pixels after the resize. 'crop' enlarges a long, thin image until its short side covers the model's input."""
-    target = before_crop(preprocessing)
-    if preprocessing.resize != "crop":
-        return float(target[0] * target[1])
-    return height * width * max(target[0] / height, target[1] / width) ** 2
-
-
 def _header_size(data: bytes, channels: int, name: str) -> tuple[int, int]:
     if is_npy(data):
         return _array_size(data, name)
@@ -54,9 +45,11 @@ def _header_size(data: bytes, channels: int, name: str) -> tuple[int, int]:
         with open_image(data, name) as image:
             height, width = image.height, image.width
             return (height, width) if orientation(image) < 5 else (width, height)
-    except UnreadableImage:
-        if channels > 3 and is_tiff(data):  # of more samples than Pillow knows
-            return _tiff_size(data, name)
+    except UnreadableImage as error:
+        if channels > 3 and is_tiff(data) and error.kind != "too large":  # of more samples than Pillow knows
+            page = next(tiff_pages(data), None)
+            if page is not None:
+                return page.height, page.width
         raise
 
 
@@ -71,16 +64,6 @@ def _array_size(data: bytes, name: str) -> tuple[int, int]:
     if math.prod(shape) * dtype.itemsize > len(data):
         raise UnreadableImage(name, "truncated", "is truncated: its end is missing")
     return shape[0], shape[1]
-
-
-def _tiff_size(data: bytes, name: str) -> tuple[int, int]:
-    try:
-        import tifffile
-    except ImportError:
-        raise UnreadableImage(name, "not an image", "is a TIFF that needs one more package: tifffile") from None
-    with as_sentences(name, data), tifffile.TiffFile(io.BytesIO(data)) as file:
-        sides = dict(zip(file.series[0].axes, file.series[0].shape, strict=True))
-        return int(sides["Y"]), int(sides["X"])
 
 
 def _too_large(name: str, reason: str) -> UnreadableImage:
