@@ -13,11 +13,12 @@ from torch import nn
 from vitrail.errors import VitrailError
 from vitrail.model.presets import is_preset, preset
 from vitrail.model.vit import ViT
-from vitrail.tasks.registry import task_of_outputs
+from vitrail.tasks.registry import DEFAULT_TASK, task_of_outputs
 from vitrail.weights import hub
 from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import KEY, Checkpoint, filled_model, from_file
 from vitrail.weights.families import recognise
+from vitrail.weights.imagenet_names import name_outputs
 from vitrail.weights.preprocessing import HALF, IMAGENET, Preprocessing
 from vitrail.weights.source import ENDINGS, Source, read
 
@@ -90,15 +91,19 @@ def _from_source(
     except VitrailError as error:
         prefix = "" if str(error).startswith(source.name) else f"{source.name} cannot be loaded: "
         raise VitrailError(f"{prefix}{error}") from None
+    labels, notes = foreign.labels, foreign.notes
+    if foreign.task == DEFAULT_TASK:
+        labels, more = name_outputs(labels, model.config.classes)
+        notes = [*notes, *more]
     provenance = {"source": Path(source.name).name, "family": family_module.NAME, "heads": foreign.heads_from}
-    for note in foreign.notes:
+    for note in notes:
         log.info("%s: %s", source.name, note)
     checkpoint = Checkpoint(
         model=model.to(torch.float32),
         preprocessing=foreign.preprocessing,
         task=foreign.task,
-        labels=foreign.labels,
-        provenance={**provenance, "notes": list(foreign.notes)},
+        labels=labels,
+        provenance={**provenance, "notes": list(notes)},
     )
     checkpoint.check()
     return checkpoint
