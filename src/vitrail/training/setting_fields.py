@@ -40,7 +40,7 @@ class Section:
 
 def _normalised(item: Field[Any], value: Any) -> Any:
     kind, unset = item.metadata["type"], item.metadata["unset"]
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) <= 2**53:  # beyond, a float is another number
         value = float(value)
     return None if unset is not None and type(value) is kind and value == unset else value
 

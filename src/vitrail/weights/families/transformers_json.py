@@ -193,7 +193,9 @@ def read_labels(stored: Mapping[str, Any], classes: int) -> list[str] | None:
     names = stored.get("id2label")
     if not names or not classes:
         return None
-    if not isinstance(names, dict) or {str(i) for i in range(classes)} != set(names):
+    if not isinstance(names, dict):
+        raise VitrailError(f"config.json has id2label {str(names)[:40]!r}, which is no object of names")
+    if {str(i) for i in range(classes)} != set(names):
         raise VitrailError(
             f"config.json has id2label for {len(names)} classes, the head has outputs 0 to {classes - 1}"
         )
