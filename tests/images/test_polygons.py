@@ -92,9 +92,7 @@ def test_a_polygon_that_scribbles_is_refused_before_it_takes_memory(tmp_path: Pa
     """Half a million edges from top to bottom are some megabytes of text, and took 13 GB."""
     code = """
     import numpy as np
-    from tests.hostile import outcome
-from vitrail.images import polygons
-from vitrail.images.polygons import inside
+    from vitrail.images.polygons import inside
     points = np.zeros((500_000, 2))
     points[::2] = 500
     points[1::2, 0] = 250

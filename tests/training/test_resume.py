@@ -160,7 +160,7 @@ def a_worker(torchrun: int) -> int:
 EDITS = {
     "another width": ("settings.toml", lambda text: re.sub(r"(?m)^(# )?width = .*$", "width = 64", text)),
     "another optimizer": ("settings.toml", lambda text: text.replace('optimizer = "muon"', 'optimizer = "adamw"')),
-    "fewer blocks": ("settings.toml", lambda text: re.sub(r"(?m)^(# )?depth = .*$", "depth = 1", text)),
+    "more blocks": ("settings.toml", lambda text: re.sub(r"(?m)^(# )?depth = .*$", "depth = 3", text)),
     "a plan of nothing": ("plan.json", lambda text: "{}"),
     "a plan without an end": ("plan.json", lambda text: text.replace('"steps": ', '"steps": -')),
     "a row of text": ("metrics.jsonl", lambda text: '{"step": "first"}\n' + text),

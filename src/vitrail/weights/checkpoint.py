@@ -175,7 +175,12 @@ def check_size(tensors: Mapping[str, Tensor], config: ViTConfig) -> None:
         number = getattr(config, name)
         if number > len(tensors):
             raise VitrailError(f"its config has {name} {number}, but it holds only {len(tensors)} tensors")
-    asked, held = parameters(config), sum(tensor.numel() for tensor in tensors.values())
+    held = sum(tensor.numel() for tensor in tensors.values())
+    for name in ("width", "mlp_width", "head_width", "channels", "registers", "classes", "queries"):
+        number = getattr(config, name)
+        if number is not None and number > SLACK + held:
+            raise VitrailError(f"its config has {name} {number}, but it holds only {held:,} values")
+    asked = parameters(config)
     if asked > SLACK + 4 * held:  # where it is about as large, a tensor that does not fit is named later
         raise VitrailError(f"its config asks for {asked:,} parameters, but it holds only {held:,} values")
 

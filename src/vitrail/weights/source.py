@@ -212,15 +212,16 @@ def _read_pickle(path: Path) -> Any:
                 f"{path} is a pickle that wants to run code ({wants[1]}), so it was not loaded: "
                 "ask its author for a .safetensors file"
             ) from None
-        if "TorchScript" in str(error):
-            raise VitrailError(f"{path} is a TorchScript program, not weights, so it was not loaded") from None
         raise VitrailError(f"{path} is damaged, cut short or no PyTorch file ({_reason(error)})") from None
 
 
 def _check_stored(path: Path) -> None:
-    """PyTorch stores as it is, so that it can be mapped; whoever compressed a file may have made a bomb of it."""
+    """torch.save stores tensors as they are, so that they can be mapped; who compressed them may have made a bomb."""
     with zipfile.ZipFile(path) as archive:
-        packed = [entry.filename for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
+        entries = archive.infolist()
+    if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+        raise VitrailError(f"{path} is a TorchScript program, not weights, so it was not loaded")
+    packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
     if packed:
         raise VitrailError(f"{path} was compressed, which torch.save does not do ({packed[0]}): save it anew")
 

@@ -591,7 +591,7 @@ def test_lists_of_parts_in_another_encoding(written: Callable[..., Path], make: 
         read_dataset(folder)
 
 
-@pytest.mark.parametrize("names", ["9000000000: dog", "65536: dog", f"{'9' * 5000}: dog"])
+@pytest.mark.parametrize("names", ["9000000000: dog", "65536: dog", f"{'9' * 900}: dog"])
 def test_a_class_with_an_enormous_number(names: str, written: Callable[..., Path], make: SimpleNamespace) -> None:
     folder = written("yolo", GOOD)
     make.put(folder / "data.yaml", f"names:\n  0: cat\n  {names}\n".encode())

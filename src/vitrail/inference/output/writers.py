@@ -75,6 +75,16 @@ def json_rows(path: str | Path) -> Iterator[Write]:
         file.write("\n]\n" if before == ",\n" else "[]\n")
 
 
+class _Lines:
+    """Ends rows with \\n. A csv.writer that is told so leaves a \\r in a name without quotes, where a row would end."""
+
+    def __init__(self, file: TextIO | Stdout) -> None:
+        self.file = file
+
+    def write(self, row: str) -> None:
+        self.file.write(row.removesuffix("\r\n") + "\n")
+
+
 @contextlib.contextmanager
 def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
     """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
@@ -84,7 +94,7 @@ def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
     columns = task.columns(top)
     header = ["image", *columns, "error" if "error" not in columns else "image_error"]
     with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(_Lines(file), lineterminator="\r\n")
         writer.writerow([no_formula(name) for name in header])
 
         def write(prediction: Prediction) -> None:
