@@ -17,8 +17,11 @@ import argparse
 import atexit
 import contextlib
 import functools
+import importlib
 import json
 import os
+import pkgutil
+import random
 import re
 import resource
 import shutil
@@ -27,9 +30,9 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -301,6 +304,56 @@ def seeds_of(target: str) -> list[bytes]:
     return seeds[target] if target in seeds else model_seeds()[target]
 
 
+# ---- JSON is changed as JSON: of random bytes, next to none are
+
+JSON_TARGETS = ("coco", "description", "config.json")
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2**31, 2**62, 2**63, 10**30, 0.5, -0.0, 1e-300, 1e308, float("nan"), float("inf")),
+    *("", "a", "0", "\ud800", "\x1b[2J", "../..", "a\0b", "x" * 300, "9" * 300, [], {}, [[]], [{}], {"a": 1}),
+)
+
+
+def mutate_json(data: bytes, longest: int, seed: int) -> bytes:
+    """One to four values replaced by odd ones or by each other, left out, or doubled."""
+    chance = random.Random(seed)
+    first, mark, rest = data.partition(b"\0")
+    try:
+        content = json.loads(first)
+    except (ValueError, RecursionError):
+        return mutate_bytes(data, longest)
+    for _ in range(chance.randint(1, 4)):
+        places = [*places_in(content)]
+        if not places or chance.random() < 0.1:
+            return mutate_bytes(data, longest)
+        holder, key = chance.choice(places)
+        other, other_key = chance.choice(places)
+        value = chance.choice((*VALUES, other[other_key], chance.randint(-1000, 1000)))
+        if chance.random() < 0.1:
+            del holder[key]
+        elif isinstance(holder, list) and chance.random() < 0.2:
+            holder += [value] * chance.choice((1, 2, 30))
+        else:
+            holder[key] = value
+        with contextlib.suppress(ValueError, RecursionError):  # a value that now holds itself
+            first = json.dumps(content).encode()
+        content = json.loads(first)
+    return (first + mark + rest)[:longest]
+
+
+def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every list and object inside with every key."""
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places_in(value[key])
+
+
+def mutate_bytes(data: bytes, longest: int) -> bytes:
+    import atheris
+
+    return bytes(atheris.Mutate(data, longest))
+
+
 # ---- what must hold of every input
 
 
@@ -308,16 +361,21 @@ class Broken(AssertionError):
     """An input that took too long or too much, or was refused in more than a sentence."""
 
 
-def check(read: Read, data: bytes, folder: Path) -> None:
-    """Run a reader. Whatever it raises but a VitrailError, and what breaks a bound, is raised."""
+def read_or_refuse(read: Read, data: bytes, folder: Path) -> None:
+    """Run a reader. Whatever it raises but a VitrailError of one line is raised."""
     from vitrail.errors import VitrailError
 
-    began, held = time.process_time(), peak_bytes()
     try:
         read(data, folder)
     except VitrailError as error:
         if "\n" in str(error) or not str(error).strip():
             raise Broken(f"the sentence is {str(error)[:200]!r}") from error
+
+
+def check(read: Read, data: bytes, folder: Path) -> None:
+    """Run a reader within its bounds of time and memory."""
+    began, held = time.process_time(), peak_bytes()
+    read_or_refuse(read, data, folder)
     seconds, taken = time.process_time() - began, peak_bytes() - held
     if seconds > FREE_SECONDS + SECONDS_A_BYTE * len(data):
         raise Broken(f"{len(data)} bytes took {seconds:.1f} s")
@@ -347,13 +405,12 @@ def fuzz(target: str, seconds: int, finds: Path) -> None:
     """Run libFuzzer in this process, which it ends."""
     import atheris
 
-    with atheris.instrument_imports(
-        include=["vitrail", "torch._weights_only_unpickler", "numpy.lib", "zipfile", "yaml"]
-    ):
-        import vitrail.commands.check
-        import vitrail.data.layouts.recognise
-        import vitrail.inference.output.summary
-        import vitrail.weights.load  # noqa: F401
+    with atheris.instrument_imports(include=["vitrail", "torch._weights_only_unpickler", "yaml"]):
+        import vitrail
+
+        for module in pkgutil.walk_packages(vitrail.__path__, "vitrail."):
+            if not module.name.startswith(("vitrail.serving", "vitrail.__main__")):
+                importlib.import_module(module.name)
     limit = 8 * 2**30  # address space: what would eat the machine is an error here
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     work = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
@@ -366,7 +423,8 @@ def fuzz(target: str, seconds: int, finds: Path) -> None:
         options = [f"-max_total_time={seconds}", f"-max_len={max(LONGEST, *map(len, seeds_of(target)))}", "-timeout=60"]
         options += ["-rss_limit_mb=0", "-print_final_stats=1", f"-artifact_prefix={finds}/{target}-"]
         atexit.register(shutil.rmtree, work, ignore_errors=True)
-        atheris.Setup([sys.argv[0], *options, str(corpus)], lambda data: check(TARGETS[target], data, folder))
+        more = {"custom_mutator": mutate_json} if target in JSON_TARGETS else {}
+        atheris.Setup([sys.argv[0], *options, str(corpus)], lambda data: check(TARGETS[target], data, folder), **more)
         atheris.Fuzz()
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -381,8 +439,6 @@ def run(target: str, seconds: int, finds: Path) -> str:
     found = re.search(r"Test unit written to (\S+)", process.stderr)
     if process.returncode and found is None:
         sys.exit(process.stderr[-3000:])
-    if found:
-        print(process.stderr[-3000:], file=sys.stderr)
     count = f"{int(executions[1]):,}" if executions else "?"
     return (
         f"| {target} | {seconds} s | {count} | {covered[-1] if covered else '?'} | {found[1] if found else 'nothing'} |"

@@ -10,6 +10,7 @@ import pickle
 import re
 import struct
 import tarfile
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -42,7 +43,7 @@ SMALL = 1_000_000  # bytes that any file may take
 DAMAGED = (
     *(RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, ArithmeticError),
     *(EOFError, MemoryError, ImportError, SyntaxError, pickle.UnpicklingError, struct.error, zlib.error),
-    *(zipfile.BadZipFile, tarfile.TarError),
+    *(zipfile.BadZipFile, tarfile.TarError, tokenize.TokenError),
 )
 
 

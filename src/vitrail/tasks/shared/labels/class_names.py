@@ -53,7 +53,7 @@ def read_colours(path: Path) -> list[tuple[Colour, str]]:
     for number, cells in enumerate(_cells(line) for line in lines):
         if number == 0 and not any(_LEVEL.fullmatch(cell) for cell in cells):
             continue  # the names of the columns
-        numbers, words = (cells[:3], cells[3:]) if _LEVEL.fullmatch(cells[0]) else (cells[-3:], cells[:-3])
+        numbers, words = (cells[:3], cells[3:]) if cells and _LEVEL.fullmatch(cells[0]) else (cells[-3:], cells[:-3])
         if len(numbers) < 3 or not words or not all(_LEVEL.fullmatch(cell) and int(cell) < 256 for cell in numbers):
             raise VitrailError(f"{shown(path)}: {lines[number]!r} is not 'R G B name' with numbers from 0 to 255")
         colours.append(((int(numbers[0]), int(numbers[1]), int(numbers[2])), " ".join(words)))
