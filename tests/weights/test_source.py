@@ -278,6 +278,11 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "Permission denied" in refusal(tmp_path / "model.pth")
 
 
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    torch.save({"a\nb\x1b[2J": torch.ones(2)}, tmp_path / "model.pth")
+    assert "a tensor whose name is no text" in refusal(tmp_path / "model.pth")
+
+
 def test_names_of_no_family(tmp_path: Path) -> None:
     save_file({"conv1.weight": torch.ones(1), "bn1.bias": torch.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(VitrailError, match="of no known family of plain ViT weights: its tensors are called .*conv1"):

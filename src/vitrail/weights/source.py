@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.text import shown
 
 FILES = (  # what a folder's weights may be called, best first
     "model.safetensors",
@@ -73,6 +74,8 @@ def read(path: Path, name: str) -> Source:
         raise VitrailError(f"cannot read {path}: {error.strerror or error}") from None
     if not tensors:
         raise VitrailError(f"{path} holds no weights")
+    if odd := [name for name in tensors if not name.isprintable()]:  # sentences and notes quote names
+        raise VitrailError(f"{path} holds a tensor whose name is no text: {shown(odd[0])!r}")
     tensors, prefixes = strip_prefixes(tensors)
     return Source(
         name=name,
@@ -224,7 +227,7 @@ def _check_stored(path: Path) -> None:
         raise VitrailError(f"{path} is a TorchScript program, not weights, so it was not loaded")
     packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
     if packed:
-        raise VitrailError(f"{path} was compressed, which torch.save does not do ({packed[0]}): save it anew")
+        raise VitrailError(f"{path} was compressed, which torch.save does not do ({shown(packed[0])}): save it anew")
 
 
 def _unwrap(content: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
