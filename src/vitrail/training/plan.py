@@ -173,10 +173,12 @@ class Plan:
 
 def _check_types(record: Any) -> None:
     for field in dataclasses.fields(record):
-        value, kinds = getattr(record, field.name), _KINDS.get(str(field.type))
+        value: Any = getattr(record, field.name)
+        kinds = _KINDS.get(str(field.type))
         if kinds is None or (value is None and field.default is None):
             continue
-        if isinstance(value, bool) or not isinstance(value, kinds) or (str not in kinds and not 0 <= value < math.inf):
+        in_range = isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < math.inf)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not in_range:
             raise ValueError(f"{field.name} is {str(value)[:40]!r}")
 
 
