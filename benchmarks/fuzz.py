@@ -420,7 +420,8 @@ def fuzz(target: str, seconds: int, finds: Path) -> None:
         for number, seed in enumerate(seeds_of(target)):
             (corpus / f"seed-{number}").write_bytes(seed)
             check(TARGETS[target], seed, folder)
-        options = [f"-max_total_time={seconds}", f"-max_len={max(LONGEST, *map(len, seeds_of(target)))}", "-timeout=60"]
+        longest = max(LONGEST, *(2 * len(seed) for seed in seeds_of(target)))
+        options = [f"-max_total_time={seconds}", f"-max_len={longest}", "-len_control=0", "-timeout=60"]
         options += ["-rss_limit_mb=0", "-print_final_stats=1", f"-artifact_prefix={finds}/{target}-"]
         atexit.register(shutil.rmtree, work, ignore_errors=True)
         more = {"custom_mutator": mutate_json} if target in JSON_TARGETS else {}

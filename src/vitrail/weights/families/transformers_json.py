@@ -183,7 +183,7 @@ def read_task(stored: Mapping[str, Any], classes: int) -> str:
         return "embed"
     # one output and nothing said: transformers trains it as a number
     kind = stored.get("problem_type") or ("regression" if classes == 1 else "single_label_classification")
-    if kind not in TASKS:
+    if not isinstance(kind, str) or kind not in TASKS:
         raise VitrailError(f"config.json has problem_type {kind!r}; Vitrail knows {', '.join(TASKS)}")
     return TASKS[kind]
 
