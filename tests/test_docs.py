@@ -131,7 +131,7 @@ def test_the_page_of_commands_is_up_to_date() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for document in [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+    for document in [*DOCUMENTS, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"))]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
             assert "://" in target or (document.parent / target).exists(), f"{document.name}: {target}"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import unicodedata
 from pathlib import Path
 
-from vitrail.text import counted, listing, natural, nfc, shown
+from vitrail.text import counted, harmless, json_text, listing, natural, nfc, shown
 
 
 def test_numbers_sort_as_numbers() -> None:
@@ -35,3 +36,22 @@ def test_lists_and_counts_read_well() -> None:
     assert listing(list("abcde")) == "a, b, c and 2 more"
     assert counted(1, "image") == "1 image" and counted(1234, "image") == "1,234 images"
     assert counted(2, "class", "classes") == "2 classes"
+
+
+def test_a_number_of_thousands_of_digits_can_be_sorted() -> None:
+    long, longer = "a" + "9" * 5000, "a" + "9" * 5001
+    assert sorted([longer, "b", long, "a2"], key=natural) == ["a2", long, longer, "b"]
+
+
+def test_text_for_a_terminal_keeps_its_lines_and_letters() -> None:
+    text = "猫 café\n\tक्\u200dष म\u200cन 👩\u200d🚀"  # with what joins letters, and keeps them apart
+    assert harmless(text) == text
+    for letter in ("\x1b", "\x9b", "\r", "\x07", "\x7f", "\u202e", "\u2066", "\ud800", "\udcff", "\u2028"):
+        assert harmless(f"a{letter}[31mb") == "a\N{REPLACEMENT CHARACTER}[31mb"
+
+
+def test_json_for_a_terminal_is_the_same_json() -> None:
+    for name in ("猫", "a\x9b31m", "\ud800", "a\u202eb", "\x1b[31m"):
+        text = json_text({"name": name})
+        assert json.loads(text) == {"name": name} and harmless(text) == text
+    assert "猫" in json_text(["猫"]) and "猫" not in json_text(["猫"], encoding="latin-1")

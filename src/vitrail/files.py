@@ -1,4 +1,5 @@
-"""Files that are never half there: written beside their place, then renamed into it."""
+"""Text files that are read or refused in a sentence, and files that are never half there: written beside their place,
+then renamed into it."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.errors import VitrailError
+from vitrail.text import shown
 
 
 @contextlib.contextmanager
@@ -32,6 +34,16 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise VitrailError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text file, whatever wrote a mark before it; VitrailError where it is none, or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise VitrailError(f"{shown(path)} is not UTF-8 text: save it again as UTF-8") from None
+    except OSError as error:
+        raise VitrailError(f"cannot read {shown(path)}: {error.strerror or error}") from None
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
+from vitrail.terminal import print_text
+from vitrail.text import harmless
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
@@ -60,9 +63,9 @@ class ProgressBar:
     def print(self, line: str) -> None:
         """A line that stays, above the bar."""
         if self._display is not None:
-            self._display.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._display.console.print(harmless(line), markup=False, highlight=False, soft_wrap=True)
         else:
-            print(line, file=self.stream, flush=True)
+            print_text(line, self.stream)
 
     def close(self) -> None:
         """Take the bar away; nothing happens if there is none."""

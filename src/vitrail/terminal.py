@@ -1,14 +1,34 @@
-"""What is printed for people: tables and errors, drawn by rich on a terminal, plain text elsewhere."""
+"""What is printed for people: lines, tables and errors, drawn by rich on a terminal, plain text elsewhere.
+
+Names of files and classes, labels and notes come from files that anybody may have written. Here, on their way out, they
+lose what a terminal would obey."""
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Sequence
+from typing import TextIO
+
+from vitrail.text import harmless
+
+_BOLD = re.compile("(\x1b\\[[01]m)")  # bold and plain again, as our own tables have it
+
+
+def print_text(text: str, stream: TextIO | None = None) -> None:
+    """Print text for people, at once: on standard output, or on another stream."""
+    stream = sys.stdout if stream is None else stream
+    parts = _BOLD.split(text)  # every second one is a code
+    plain = "".join(part if place % 2 else harmless(part) for place, part in enumerate(parts))
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(plain.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()
 
 
 def print_error(sentence: str) -> None:
     """`vitrail: ...` on standard error, in one line."""
+    sentence = harmless(sentence)
     if not sys.stderr.isatty():
         print(f"vitrail: {sentence}", file=sys.stderr)
         return
@@ -24,6 +44,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 1, header: bool = True) -> 
 
     On a terminal the header, which is the first row, is bold.
     """
+    rows = [[harmless(cell) for cell in row] for row in rows]
     return _rich_table(rows, left) if header and sys.stdout.isatty() else _plain_table(rows, left)
 
 

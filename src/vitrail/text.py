@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _DIGITS = re.compile(r"(\d+)")
+_LONGEST = 1000  # digits of a number; beyond, it is a name, and Python would refuse to read it
+# Control characters but for the end of a line and the tab, which a terminal obeys; those that turn the direction of
+# writing around; and halves of characters, which no encoding has. What joins letters and emoji stays.
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def nfc(text: str) -> str:
@@ -20,7 +26,9 @@ def nfc(text: str) -> str:
 def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
     """A key for sorting in which `2` comes before `10`, and capitals stand beside their small letters."""
     pieces = [
-        (0, int(piece), "") if piece.isdecimal() else (1, 0, piece.casefold()) for piece in _DIGITS.split(text) if piece
+        (0, int(piece), "") if piece.isdecimal() and len(piece) <= _LONGEST else (1, 0, piece.casefold())
+        for piece in _DIGITS.split(text)
+        if piece
     ]
     return pieces, text  # the text itself decides between `a1` and `a01`, so that the order is total
 
@@ -30,10 +38,26 @@ def shown(path: str | Path, root: Path | None = None) -> str:
     if root is not None:
         with contextlib.suppress(ValueError):
             path = Path(path).relative_to(root)
-    text = os.fsencode(path).decode("utf-8", "replace")
+    text = os.fspath(path)  # bytes that are no UTF-8 are halves of characters there, which cannot be printed
     if text.isprintable():  # a page holds megabytes of pictures as text
         return text
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def harmless(text: str) -> str:
+    """Text for a terminal, in lines: what it would obey, or fail to encode, is replaced."""
+    return _HARMFUL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def json_text(value: Any, indent: int | None = None, encoding: str = "utf-8") -> str:
+    """JSON as it is read best, or in plain ASCII, which has escapes for all, where a terminal or a file could not bear
+    it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent)
+    return text if _HARMFUL.search(text) is None else json.dumps(value, indent=indent)
 
 
 def listing(names: Sequence[object], limit: int = 3) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from faster_coco_eval.core import mask as coco
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hostile import outcome
+from vitrail.images import polygons
 from vitrail.images.polygons import inside
 from vitrail.images.rle import decode_rle
 
@@ -69,3 +73,45 @@ def test_run_lengths_of_both_kinds(height: int, width: int, share: float, seed: 
 def test_runs_that_do_not_fit_the_picture(counts: object) -> None:
     with pytest.raises(ValueError, match="its "):
         decode_rle(counts, (5, 5))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("counts", ["[2**62] * 4 + [1024]", "[2**63, 1024]", "[2**64 - 1024, 2048]", "'o' * 2_000_000"])
+def test_runs_that_would_wrap_or_never_end(counts: str, tmp_path: Path) -> None:
+    """A sum of 64 bits wraps to the size of the picture, and what follows writes past its end."""
+    code = f"""
+    from vitrail.images.rle import decode_rle
+    try:
+        decode_rle({counts}, (32, 32))
+    except ValueError as error:
+        print("refused:", error)
+    """
+    assert outcome(code, tmp_path).startswith("refused: its ")
+
+
+def test_a_polygon_that_scribbles_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    """Half a million edges from top to bottom are some megabytes of text, and took 13 GB."""
+    code = """
+    import numpy as np
+    from vitrail.images.polygons import inside
+    points = np.zeros((500_000, 2))
+    points[::2] = 500
+    points[1::2, 0] = 250
+    try:
+        inside(points, (500, 500))
+    except ValueError as error:
+        print("refused:", error)
+    """
+    assert "refused: its polygon crosses" in outcome(code, tmp_path)
+
+
+def test_many_crossings_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(0).uniform(-5, 45, (60, 2))
+    whole = inside(points, (40, 40))
+    monkeypatch.setattr(polygons, "AT_ONCE", 50)
+    assert (inside(points, (40, 40)) == whole).all() and 0 < whole.sum() < whole.size
+
+
+@pytest.mark.parametrize("far", [1e18, 1e155, 1.7e308])
+def test_corners_that_are_very_far_away(far: float) -> None:
+    points = np.array([[-far, -far], [far, -far], [far, far], [-far, far]])
+    assert inside(points, (6, 8)).all()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import torch
 
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
-from vitrail.inference.output.writers import as_line, csv_rows, json_rows
+from vitrail.inference.output.writers import as_line, csv_rows, json_rows, no_formula
 from vitrail.inference.predictor import Prediction
 from vitrail.tasks.registry import task_for
+from vitrail.text import harmless
 
 NAMES = ("plain.jpg", 'a b, "c".jpg', "größe/猫.png", "line\nbreak.png", os.fsdecode(b"\xff.png"))
 TASK = task_for("classify", ["cat", "dog", "Uhu, großer"])
@@ -114,3 +117,49 @@ def test_a_line_for_people_has_no_break_in_it() -> None:
     assert all("\n" not in line for line in lines)
     assert lines[-1] == "b.jpg: error: is empty (0 bytes)"
     assert lines[1].startswith('a b, "c".jpg: Uhu, großer ')
+
+
+FORMULAS = (
+    '=HYPERLINK("http://a.b","c")',
+    "+1+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "\N{FULLWIDTH EQUALS SIGN}1+1",
+)
+
+
+def test_a_spreadsheet_runs_no_cell(tmp_path: Path) -> None:
+    task = task_for("segment", FORMULAS)
+    with csv_rows(tmp_path / "out.csv", task_for("classify", FORMULAS), 1) as write:
+        for row, name in enumerate(FORMULAS):
+            answer = {"label": name, "probability": 0.5, "top": [{"label": name, "probability": 0.5}]}
+            write(Prediction(name if row % 2 else "a.jpg", answer))
+        write(Prediction("=b.jpg", error=UnreadableImage("=b.jpg", "empty", "is empty")))
+    with csv_rows(tmp_path / "header.csv", task, 1):
+        pass
+    for file in ("out.csv", "header.csv"):
+        with (tmp_path / file).open(encoding="utf-8", newline="") as opened:
+            cells = [cell for row in csv.reader(opened) for cell in row]
+        assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r", FORMULAS[-1][0])) for cell in cells)
+        assert all(f"'{formula}" in cells for formula in FORMULAS)
+
+
+@pytest.mark.parametrize("cell", [-1.5, "-1.5", "+2", "-1e-05", "a=b", "", "猫", 0])
+def test_numbers_and_other_texts_are_written_as_they_are(cell: Any) -> None:
+    assert no_formula(cell) == cell
+
+
+def test_answers_on_a_terminal_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    label = "cat\x1b[2J\x9b31m"
+    guess = {"label": label, "probability": 1.0}
+    prediction = Prediction("a.jpg", {**guess, "top": [guess]})
+    assert as_line(prediction, TASK).isprintable()
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", terminal)
+    for rows in (json_rows("-"), csv_rows("-", TASK, 1)):
+        with rows as write:
+            write(prediction)
+    assert harmless(terminal.getvalue()) == terminal.getvalue()

@@ -173,3 +173,40 @@ def test_the_learning_rate_rises_and_ends_near_nothing():
     assert rates[0] == pytest.approx(1 / 6)
     assert max(rates) == rates[5] == 1.0
     assert 0 < rates[-1] < 1e-3
+
+
+TIMED = plan(deadline=100.0, timing=PACE, quick_images=50)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("lengths",), []), (("lengths",), 3), (("lengths",), [[]]), (("lengths", 0), {}),
+        (("lengths", 0, "steps"), 0), (("lengths", 0, "steps"), "100"), (("lengths", 0, "steps"), 1.5),
+        (("lengths", 0, "steps"), True), (("lengths", 0, "begins"), 3), (("lengths", 0, "evaluations"), 0),
+        (("lengths", 0, "warmup"), None), (("lengths", 0, "more"), 1), (("pace",), 3), (("pace",), None),
+        (("pace", "all_tokens"), 0), (("pace", "few_tokens"), "fast"), (("pace", "evaluation"), float("nan")),
+        (("deadline",), float("inf")), (("deadline",), "soon"), (("reasons",), 3), (("reasons",), [3]),
+        (("command",), None), (("data",), 3), (("quick_images",), "many"), (("quick_images",), -3), (("new",), 1),
+        ((), []), ((), None),
+    ],
+)  # fmt: skip
+def test_an_edited_plan_is_refused_in_a_sentence(tmp_path, place, value):
+    TIMED.write(tmp_path / "plan.json")
+    content = {"": json.loads((tmp_path / "plan.json").read_text())}
+    *way, last = "", *place
+    holder = content
+    for key in way:
+        holder = holder[key]
+    holder[last] = value
+    (tmp_path / "plan.json").write_text(json.dumps(content[""]))
+    with pytest.raises(VitrailError, match="plan.json cannot be read") as caught:
+        Plan.read(tmp_path / "plan.json")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, b"\xff", b"", b"9" * 5000])
+def test_a_plan_that_is_no_json(tmp_path, content):
+    (tmp_path / "plan.json").write_bytes(content)
+    with pytest.raises(VitrailError, match="plan.json"):
+        Plan.read(tmp_path / "plan.json")

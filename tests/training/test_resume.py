@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -153,3 +155,29 @@ def a_worker(torchrun: int) -> int:
     """The last of torchrun's processes: not the one that writes."""
     children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
     return int(children[-1])
+
+
+EDITS = {
+    "another width": ("settings.toml", lambda text: re.sub(r"(?m)^(# )?width = .*$", "width = 64", text)),
+    "another optimizer": ("settings.toml", lambda text: text.replace('optimizer = "muon"', 'optimizer = "adamw"')),
+    "more blocks": ("settings.toml", lambda text: re.sub(r"(?m)^(# )?depth = .*$", "depth = 3", text)),
+    "a plan of nothing": ("plan.json", lambda text: "{}"),
+    "a plan without an end": ("plan.json", lambda text: text.replace('"steps": ', '"steps": -')),
+    "a row of text": ("metrics.jsonl", lambda text: '{"step": "first"}\n' + text),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_run_is_refused_in_a_sentence(tmp_path, whole, edit):
+    """Nothing of it is changed, so that the edit can be undone."""
+    name, change = EDITS[edit]
+    run = tmp_path / "edited"
+    shutil.copytree(whole / "whole", run)
+    before = (run / name).read_text()
+    (run / name).write_text(change(before))
+    assert (run / name).read_text() != before
+    done = vitrail("train", whole / "data", "--out", run, "--resume")
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and name in done.stderr and "Traceback" not in done.stderr
+    (run / name).write_text(before)
+    assert vitrail("train", whole / "data", "--out", run, "--resume").returncode == 0

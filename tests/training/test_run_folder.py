@@ -36,3 +36,25 @@ def test_it_needs_nothing_that_windows_lacks(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "fcntl", None)
     importlib.reload(run_folder)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "5", "[]", "{}", '"text"', '{"step": "2"}', '{"step": 2.5}', '{"step": true}', '{"step": 1, "loss": "low"}',
+        '{"step": 1, "loss": 2.0}', '{"step": 1, "epoch": 1, "validation": 3}',
+        '{"step": 1, "epoch": 1, "validation": {"loss": []}}', '{"step": 1, "best": true}',
+    ],
+)  # fmt: skip
+def test_an_edited_row_is_named(tmp_path, line):
+    folder = RunFolder(tmp_path)
+    folder.metrics.write_text(f'{{"step": 0}}\n{line}\n')
+    with pytest.raises(VitrailError, match="metrics.jsonl: line 2 is no row of a run"):
+        folder.forget_after(3)
+
+
+def test_a_log_that_is_no_text(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.metrics.write_bytes(b'{"step": 0}\n\xff\xfe\n')
+    with pytest.raises(VitrailError, match="metrics.jsonl is not UTF-8 text"):
+        folder.history()

@@ -105,3 +105,17 @@ def test_the_learning_rate_rises_then_falls_to_nothing():
     assert all(a > b for a, b in pairwise(rates[10:]))
     assert 0 < rates[-1] < 0.001
     assert learning_rate(0, 1, 0, 1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000, "[train]\nlr = " + "9" * 5000, "[train]\nlr = " + "9" * 400, "[train]\nseed = 1.5",
+        "[train]\nlr = [[1]]", "[train.lr]\na = 1", "[[train]]\nlr = 1", "train = 3", "[train]\nlr = 1979-05-27",
+    ],
+)  # fmt: skip
+def test_hostile_toml_is_refused_in_a_sentence(tmp_path, text):
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(VitrailError, match="s.toml") as caught:
+        Settings.read(tmp_path / "s.toml")
+    assert "\n" not in str(caught.value)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import vitrail
+from tests.hostile import outcome
 from vitrail.errors import VitrailError
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
@@ -240,3 +241,47 @@ def test_parts_that_do_not_fit_are_not_saved(tmp_path):
     with pytest.raises(VitrailError, match="1 labels for 3 classes"):
         bad.save(tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("positions", ["learned", "sincos1d", "sincos2d", "rotary"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": 10**9, "heads": 1},
+        {"width": 10**6, "heads": 1, "mlp_width": 1},
+        {"mlp_width": 10**12},
+        {"classes": 10**9},
+        {"registers": 10**9},
+        {"channels": 10**9},
+        {"stem": "conv", "stem_blocks": 10**9},
+        {"head": "mask_queries", "classes": 10**9},
+        {"head": "box_decoder", "head_depth": 10**9},
+        {"head": "box_decoder", "queries": 10**9},
+        {"head": "mask_decoder", "head_width": 10**9},
+    ],
+)
+def test_a_model_larger_than_its_file_is_refused_before_it_is_built(saved, tmp_path, change, positions):
+    description = described(saved)
+    config = description["config"] | {"positions": positions, "cls_position": None, "final_norm": None} | change
+    mlp = {} if "mlp_width" in change or "width" not in change else {"mlp_width": None}
+    description["config"] = config | mlp
+    bad = resealed(tmp_path / "bad.safetensors", load_file(saved), description)
+    answer = outcome(f"import vitrail\nvitrail.load({str(bad)!r})", tmp_path, megabytes=100)
+    assert "but it holds only" in answer
+
+
+@pytest.mark.parametrize("notes", [5, "a note", {"a": 1}, [1], None])
+def test_notes_that_are_no_list_of_sentences(saved, tmp_path, notes):
+    description = described(saved) | {"provenance": {"notes": notes}}
+    with pytest.raises(VitrailError, match="the notes of its provenance are not a list of sentences"):
+        vitrail.load(resealed(tmp_path / "bad.safetensors", load_file(saved), description))
+
+
+@pytest.mark.parametrize(
+    "change", [{"crop_fraction": 0.003, "size": [224, 224]}, {"size": [2**20, 2**20]}, {"size": [16, 10**30]}]
+)
+def test_preprocessing_that_would_fill_the_memory(saved, tmp_path, change):
+    description = described(saved)
+    description["preprocessing"] |= change
+    with pytest.raises(VitrailError, match="makes every image larger than 67,108,864 pixels"):
+        vitrail.load(resealed(tmp_path / "bad.safetensors", load_file(saved), description))

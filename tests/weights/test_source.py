@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tests.hostile import outcome
 from vitrail.errors import VitrailError
 from vitrail.weights.load import load
 from vitrail.weights.source import read, strip_prefixes
@@ -276,6 +278,11 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "Permission denied" in refusal(tmp_path / "model.pth")
 
 
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    torch.save({"a\nb\x1b[2J": torch.ones(2)}, tmp_path / "model.pth")
+    assert "a tensor whose name is no text" in refusal(tmp_path / "model.pth")
+
+
 def test_names_of_no_family(tmp_path: Path) -> None:
     save_file({"conv1.weight": torch.ones(1), "bn1.bias": torch.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(VitrailError, match="of no known family of plain ViT weights: its tensors are called .*conv1"):
@@ -338,3 +345,85 @@ def test_an_index_that_is_not_json(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text("{")
     assert "is not JSON" in refusal(path)
+
+
+# ---- files that would take far more memory than they have bytes
+
+
+def read_within(path: Path, megabytes: int = 200) -> str:
+    code = f"""
+    from pathlib import Path
+    from vitrail.weights.source import read
+    print(*read(Path({str(path)!r}), "").tensors)
+    """
+    return outcome(code, path.parent, megabytes)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_tensor_of_stride_0_is_refused(zipped: bool, tmp_path: Path) -> None:
+    """5 kB that were 10 GB once they were copied."""
+    content = {f"blocks.{n}.weight": torch.zeros(1).expand(10**9) for n in range(3)}
+    torch.save(content, tmp_path / "model.pth", _use_new_zipfile_serialization=zipped)
+    assert (tmp_path / "model.pth").stat().st_size < 5000
+    assert "blocks.0.weight, which repeats values" in read_within(tmp_path / "model.pth")
+
+
+def test_many_tensors_of_the_same_values_are_refused(tmp_path: Path) -> None:
+    values = torch.zeros(1000, 1000)
+    torch.save({f"w{n}": values for n in range(1000)}, tmp_path / "model.pth")
+    assert "which repeats values" in read_within(tmp_path / "model.pth")
+
+
+def test_tied_weights_are_read(tmp_path: Path) -> None:
+    values = torch.randn(1000, 1000)
+    torch.save({"a": values, "b": values, "c": values.t()}, tmp_path / "model.pth")
+    tensors = read(tmp_path / "model.pth", "").tensors
+    assert torch.equal(tensors["b"], values) and torch.equal(tensors["c"], values.t())
+
+
+def test_what_was_read_does_not_hang_on_the_file(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(1000)}, tmp_path / "model.pth")
+    tensors = read(tmp_path / "model.pth", "").tensors
+    (tmp_path / "model.pth").write_bytes(bytes(10_000))
+    assert torch.equal(tensors["a"], torch.ones(1000))
+
+
+def test_a_compressed_pickle_is_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(10**6)}, tmp_path / "stored.pth")
+    packed = zipfile.ZipFile(tmp_path / "model.pth", "w", zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(tmp_path / "stored.pth") as stored, packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    assert (tmp_path / "model.pth").stat().st_size < 10**4
+    assert "was compressed, which torch.save does not do" in read_within(tmp_path / "model.pth")
+
+
+def test_an_npz_that_unpacks_beyond_measure_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "model.npz", w=np.zeros(25_000_000, np.float32))
+    assert (tmp_path / "model.npz").stat().st_size < 10**6
+    assert "unpacks to 100,000,128 bytes" in read_within(tmp_path / "model.npz")
+
+
+@pytest.mark.parametrize("shape", ["(10000000000,)", "(-1,)", "(4, -4)", "(0, 10000000000)"])
+@pytest.mark.parametrize("name", ["w.npy", "w"])
+def test_an_array_that_claims_more_than_it_has(shape: str, name: str, tmp_path: Path) -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    with zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
+        archive.writestr(name, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(64))
+    answer = read_within(tmp_path / "model.npz")
+    assert answer == "w" if shape.startswith("(0") else "is damaged" in answer
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_an_npz_packed_in_another_way(method: int, tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", w=np.ones(3))
+    with zipfile.ZipFile(tmp_path / "plain.npz") as plain, zipfile.ZipFile(tmp_path / "m.npz", "w", method) as packed:
+        packed.writestr("w.npy", plain.read("w.npy"))
+    assert "packed in a way that NumPy does not write" in refusal(tmp_path / "m.npz")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes there")
+@pytest.mark.parametrize("ending", [".safetensors", ".npz", ".pth"])
+def test_a_pipe_is_never_opened(ending: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"model{ending}")
+    assert "is no file" in read_within(tmp_path / f"model{ending}")

@@ -97,11 +97,13 @@ def run_check(
     from json import dumps
 
     from vitrail.files import write_text
+    from vitrail.terminal import print_text
+    from vitrail.text import harmless
 
     report = check(data, **options)
-    text = dumps(report.to_dict(), indent=2) if json else str(report)
+    text = dumps(report.to_dict(), indent=2) if json else harmless(str(report))
     if out is None:
-        print(text)
+        print_text(text)
     else:
         write_text(out, text + "\n")
     if page is not None:
@@ -109,5 +111,5 @@ def run_check(
 
         write_text(page, render(report))
         if not json or out is not None:
-            print(f"wrote {page}")
+            print_text(f"wrote {page}")
     return report.exit_code

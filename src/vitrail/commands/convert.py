@@ -9,6 +9,7 @@ from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.option_types import count, count_or_none, size
 from vitrail.options import Option
+from vitrail.terminal import print_text
 
 if TYPE_CHECKING:
     from vitrail.weights.checkpoint import Checkpoint
@@ -56,6 +57,6 @@ def run_convert(
 ) -> None:
     """Reads our file or any known family's, writes ours or theirs."""
     checkpoint = convert(src, dst, to=to, **changes)
-    print(f"wrote {dst}")
+    print_text(f"wrote {dst}")
     for note in checkpoint.notes:
-        print(f"  {note}")
+        print_text(f"  {note}")

@@ -74,16 +74,16 @@ def run_evaluate(
     from json import dumps
 
     from vitrail.inference.output.metrics_text import to_text
-    from vitrail.terminal import print_error
+    from vitrail.terminal import print_error, print_text
     from vitrail.text import counted
 
     if ignore is not None:
         options["dense"] = DenseOptions(ignore=ignore)
     result = evaluate(model, data, **options)
     if not json:
-        print(to_text(result))
+        print_text(to_text(result))
         return
-    print(dumps(result, indent=2))
+    print_text(dumps(result, indent=2))
     for note in result["notes"]:  # what was left out is said beside the JSON as well
         print_error(note)
     if result["unreadable"]:

@@ -12,6 +12,7 @@ from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.explanation.explain_options import ExplainOptions
 from vitrail.options import Option, takes_options
+from vitrail.terminal import print_text
 from vitrail.text import counted, shown
 
 if TYPE_CHECKING:
@@ -78,15 +79,15 @@ def run_explain(
         try:
             explanation = explainer(path)
         except UnreadableImage as error:
-            print(f"{shown(path)}: error: {error.why}", file=sys.stderr if quiet else sys.stdout, flush=True)
+            print_text(f"{shown(path)}: error: {error.why}", sys.stderr if quiet else sys.stdout)
             continue
         explainer.walk = False  # one walk shows the network; a second would repeat it
         explanations.append(explanation)
         if not quiet:
             _print(explanation)
     if len(explanations) > 1 and explainer.compare and not quiet:
-        print(f"over {counted(len(explanations), 'image')}")
-        print("\n".join(trust_table(averaged(explanations))))
+        print_text(f"over {counted(len(explanations), 'image')}")
+        print_text("\n".join(trust_table(averaged(explanations))))
     if explanations and json is not None:
         _write_json(explanations, json)
     if explanations and png is not None:
@@ -113,9 +114,9 @@ def _paths(images: Sequence[str]) -> list[str | Path]:
 def _print(explanation: Explanation) -> None:
     from vitrail.explanation.output.explanation_text import lines_of, trust_table
 
-    print("\n".join(lines_of(explanation)), flush=True)
+    print_text("\n".join(lines_of(explanation)))
     if explanation.curves:
-        print("\n".join(trust_table(explanation.curves)), flush=True)
+        print_text("\n".join(trust_table(explanation.curves)))
 
 
 def _write_json(explanations: list[Explanation], file: str) -> None:
@@ -136,7 +137,7 @@ def _write_pngs(explanations: list[Explanation], folder: str) -> None:
 
     names = file_prefixes([explanation.name for explanation in explanations])
     count = sum(len(write_pngs(one, folder, name)) for one, name in zip(explanations, names, strict=True))
-    print(f"wrote {counted(count, 'picture')} to {folder}", file=sys.stderr)
+    print_text(f"wrote {counted(count, 'picture')} to {folder}", sys.stderr)
 
 
 def _write_page(explanations: list[Explanation], file: str, model: str, checkpoint: Checkpoint) -> None:
@@ -144,4 +145,4 @@ def _write_page(explanations: list[Explanation], file: str, model: str, checkpoi
     from vitrail.report.pages.explain_page import page
 
     write_text(file, page(explanations, model=model, checkpoint=checkpoint))
-    print(f"wrote {file}", file=sys.stderr)
+    print_text(f"wrote {file}", sys.stderr)

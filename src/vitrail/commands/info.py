@@ -7,6 +7,7 @@ from typing import Annotated
 from vitrail.commands.shell import Argument
 from vitrail.option_types import size
 from vitrail.options import Option
+from vitrail.terminal import print_text
 
 
 def run_info(
@@ -21,4 +22,4 @@ def run_info(
     from vitrail.inference.output.summary import describe, to_json, to_text
 
     description = describe(source, image_size=image_size, measure=measure)
-    print(to_json(description) if json else to_text(description))
+    print_text(to_json(description) if json else to_text(description))

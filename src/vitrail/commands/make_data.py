@@ -11,6 +11,7 @@ from vitrail.option_types import count, whole_number
 from vitrail.options import Option, takes_options
 from vitrail.progress import Progress, ProgressBar
 from vitrail.tasks.registry import synthetic_task_names
+from vitrail.terminal import print_text
 
 if TYPE_CHECKING:
     from vitrail.data.synthetic.shapes import Made
@@ -48,4 +49,4 @@ def run_make_data(
     """Draws textured scenes with shapes, in train, val and test, with labels for every task: the main shape's class,
     the number of shapes, the main one's size, masks and boxes. Prints the commands to try.
     """
-    print(make_data(kind, out, **options))
+    print_text(str(make_data(kind, out, **options)))

@@ -14,6 +14,7 @@ from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.option_types import count, positive, whole_number
 from vitrail.options import Option, takes_options
+from vitrail.terminal import print_text
 
 if TYPE_CHECKING:
     from vitrail.training.settings import Settings
@@ -131,7 +132,7 @@ def run_train(
     except Stopped as stopped:
         return 128 + stopped.signal_number if stopped.signal_number else 128 + signal.SIGTERM
     if _is_main():
-        print("\n".join(summary(finished)))
+        print_text("\n".join(summary(finished)))
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,13 +34,14 @@ class Listing:
 
     images: list[Path] = field(default_factory=list)
     others: list[Path] = field(default_factory=list)  # files that are no images by their ending
-    dead: list[Path] = field(default_factory=list)  # links that lead nowhere
+    dead: list[Path] = field(default_factory=list)  # links that lead nowhere, or in a circle
+    special: list[Path] = field(default_factory=list)  # pipes, sockets, devices: to read one may never end
 
 
 def subfolders(folder: Path) -> list[Path]:
     """The folders right below, links to folders too, in natural order."""
     return sorted(
-        (Path(entry) for entry in _entries(folder) if not is_litter(entry.name) and entry.is_dir()),
+        (Path(entry) for entry in _entries(folder) if not is_litter(entry.name) and _is(entry.is_dir)),
         key=lambda path: natural(nfc(path.name)),
     )
 
@@ -59,14 +60,14 @@ def scan(folder: Path, *, deep: bool = True, above: Iterable[Path] = ()) -> List
         for entry in _entries(here):
             if is_litter(entry.name):
                 continue
-            if entry.is_dir():
+            if _is(entry.is_dir):
                 if deep:
                     waiting.append(Path(entry))
-            elif not entry.is_file():
-                (listing.dead if entry.is_symlink() else listing.others).append(Path(entry))
-            else:
+            elif _is(entry.is_file):
                 (listing.images if is_image(entry.name) else listing.others).append(Path(entry))
-    for paths in (listing.images, listing.others, listing.dead):
+            else:
+                (listing.special if os.path.exists(entry) else listing.dead).append(Path(entry))
+    for paths in (listing.images, listing.others, listing.dead, listing.special):
         paths.sort(key=lambda path: (nfc(str(path)), str(path)))
     return listing
 
@@ -80,6 +81,14 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError as error:
         raise VitrailError(f"cannot open the folder {shown(folder)}: {error.strerror or error}") from None
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    """`entry.is_dir` or `entry.is_file`, which raise where a link leads to itself."""
+    try:
+        return kind()
+    except OSError:
+        return False
 
 
 def _identity(folder: Path) -> tuple[int, int]:

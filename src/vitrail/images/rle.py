@@ -10,13 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+LONGEST = 65  # bits of a number of the compressed form: 13 letters, as many as 64 bits need
+
 
 def decode_rle(counts: str | Sequence[int], size: tuple[int, int]) -> NDArray[np.bool_]:
     """The mask (H, W) of COCO's run lengths; a ValueError where the runs do not add up to the picture."""
-    runs = np.array(_unpacked(counts) if isinstance(counts, str) else counts, dtype=np.int64)
-    if (runs < 0).any() or runs.sum() != size[0] * size[1]:
-        raise ValueError(f"its runs cover {runs.sum():,} pixels, not {size[1]:,} x {size[0]:,}")
-    values = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+    runs = _unpacked(counts) if isinstance(counts, str) else list(counts)
+    covered = sum(runs)  # of Python's numbers: 64 bits could wrap to the right sum, and np.repeat would write past it
+    if min(runs, default=0) < 0 or covered != size[0] * size[1]:
+        pixels = f"{covered:,}" if abs(covered) < 10**18 else "too many"
+        raise ValueError(f"its runs cover {pixels} pixels, not {size[1]:,} x {size[0]:,}")
+    values = np.repeat(np.arange(len(runs)) % 2 == 1, np.array(runs, dtype=np.int64))
     return values.reshape(size[1], size[0]).T
 
 
@@ -29,6 +33,8 @@ def _unpacked(text: str) -> list[int]:
         bits = letter - 48
         value |= (bits & 31) << shift
         shift += 5
+        if shift > LONGEST:
+            raise ValueError("its compressed runs hold a number without an end")
         if bits & 32:
             continue
         if bits & 16:

@@ -109,6 +109,10 @@ def collect_tensors(model: nn.Module, optimizers: Sequence[Optimizer], ema: EMA 
 def restore_tensors(
     tensors: Mapping[str, Tensor], model: nn.Module, optimizers: Sequence[Optimizer], ema: EMA | None
 ) -> None:
+    """Into a model and optimizers of the same settings; a ValueError, KeyError or RuntimeError where they differ."""
+    saved = {name.split(".")[1] for name in tensors if name.startswith("optimizer.")}
+    if (saved and len(saved) != len(optimizers)) or (ema is not None and not _below("average.", tensors)):
+        raise ValueError("saved with other optimizers, or without an average")
     own = model.state_dict()
     model.load_state_dict({name: like(tensor, own[name]) for name, tensor in _below("model.", tensors).items()})
     if ema is not None:
@@ -119,6 +123,8 @@ def restore_tensors(
         for name, tensor in _below(f"optimizer.{index}.", tensors).items():
             number, _, key = name.partition(".")
             parameter = parameters[int(number)]
+            if tensor.dim() and tensor.shape != parameter.shape:
+                raise ValueError(f"saved for another parameter: {name}")
             state.setdefault(int(number), {})[key] = like(tensor, parameter) if tensor.dim() else tensor
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 

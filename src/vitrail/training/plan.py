@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.files import write_text
+from vitrail.files import read_text, write_text
 from vitrail.training.optim.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
@@ -22,6 +23,7 @@ SHARE = 0.2  # of the time that they may take; where one takes long there are fe
 CORRECT_EVERY = 0.02  # of the time; the first correction waits twice as long, because the first steps are slow
 LARGEST_CHANGE = 2.0  # times the steps that are left: a few slow steps do not end a run, the next correction follows
 SLACK = 1.0  # seconds that a run may be late before it ends at once
+_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "int | None": (int,), "float": (int, float), "str": (str,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,15 +146,42 @@ class Plan:
     @classmethod
     def read(cls, path: Path) -> Plan:
         try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            values: dict[str, Any] = json.loads(read_text(path))
             lengths = tuple(Length(**_without_interval(length)) for length in values["lengths"])
             pace = values.pop("pace")
             timing = None if pace is None else StepTiming(**pace)
             if seconds := values.pop("seconds", 0.0):  # as earlier runs wrote it: without the ending
                 values["deadline"] = seconds + (timing.ending if timing is not None else 0.0)
-            return cls(**{**values, "lengths": lengths, "timing": timing, "reasons": tuple(values["reasons"])})
-        except (OSError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+            plan = cls(**{**values, "lengths": lengths, "timing": timing, "reasons": tuple(values["reasons"])})
+            plan.check()
+            return plan
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise VitrailError(f"{path} cannot be read ({error}): start the run anew with another --out") from None
+
+    def check(self) -> None:
+        """A ValueError where a file that someone edited gives no plan that can be followed."""
+        for record in (self, *self.lengths, *([] if self.timing is None else [self.timing])):
+            _check_types(record)
+        begins = [length.begins for length in self.lengths]
+        if not begins or begins[0] != 0 or begins != sorted(set(begins)):
+            raise ValueError(f"its lengths begin at {begins[:5]}")
+        if any(length.steps <= length.begins or length.evaluations < 1 for length in self.lengths):
+            raise ValueError("it ends before it begins, or is never evaluated")
+        if self.deadline and (self.timing is None or min(self.timing.few_tokens, self.timing.all_tokens) <= 0):
+            raise ValueError("it has a deadline, and no time of a step")
+        if not all(isinstance(reason, str) for reason in self.reasons):
+            raise ValueError("a reason is no text")
+
+
+def _check_types(record: Any) -> None:
+    for field in dataclasses.fields(record):
+        value: Any = getattr(record, field.name)
+        kinds = _KINDS.get(str(field.type))
+        if kinds is None or (value is None and field.default is None):
+            continue
+        in_range = isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < math.inf)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not in_range:
+            raise ValueError(f"{field.name} is {str(value)[:40]!r}")
 
 
 def _without_interval(length: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from vitrail.errors import VitrailError
-from vitrail.files import write_text
+from vitrail.files import read_text, write_text
 
 
 class RunFolder:
@@ -87,13 +87,16 @@ class RunFolder:
 
     def history(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; a last line that a crash cut off is left out."""
-        rows = []
-        if self.metrics.exists():
-            for line in self.metrics.read_text(encoding="utf-8").splitlines():
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    break
+        rows: list[dict[str, Any]] = []
+        lines = read_text(self.metrics).splitlines() if self.metrics.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                break
+            if not _is_row(row):
+                raise VitrailError(f"{self.metrics}: line {number} is no row of a run: take it out")
+            rows.append(row)
         return rows
 
     def forget_after(self, step: int) -> None:
@@ -101,3 +104,16 @@ class RunFolder:
         if self.metrics.exists():
             rows = [row for row in self.history() if row["step"] <= step]
             write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _is_row(row: Any) -> bool:
+    """Numbers by name, as `loop.py` records them, with those of an evaluation inside; null where there was none."""
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return False
+    validation = row.get("validation", {})
+    if not isinstance(validation, dict) or ("validation" not in row and row.get("best")):
+        return False
+    if {"loss", "validation"} & row.keys() and not isinstance(row.get("epoch"), int | float):
+        return False
+    values = {**validation, **row, "validation": None}.values()
+    return all(value is None or isinstance(value, int | float) for value in values)

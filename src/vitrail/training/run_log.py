@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from vitrail.errors import VitrailError
 from vitrail.progress import ProgressBar
+from vitrail.terminal import print_text
 
 LINE_SECONDS = 20.0  # between plain lines
 
@@ -30,7 +31,7 @@ class RunLog:
         if self._bar is not None:
             self._bar.print(text)
         elif self.stream is not None:
-            print(text, file=self.stream, flush=True)
+            print_text(text, self.stream)
 
     def record(self, row: dict[str, Any]) -> None:
         """One row of metrics.jsonl, on disk before the next step."""
@@ -57,7 +58,7 @@ class RunLog:
             self._bar_of("", "steps").update(done, steps, text)
         elif time.monotonic() - self._line_at >= LINE_SECONDS or done == steps:
             self._line_at = time.monotonic()
-            print(f"step {done:,} of {steps:,}: {text}", file=self.stream, flush=True)
+            print_text(f"step {done:,} of {steps:,}: {text}", self.stream)
 
     def counter(self, what: str) -> Callable[[int, int], None] | None:
         """For work on many files before the first step."""

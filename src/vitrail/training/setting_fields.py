@@ -48,7 +48,7 @@ class Section:
 
 def _normalised(item: Field[Any], value: Any) -> Any:
     kind, unset = item.metadata["type"], item.metadata["unset"]
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) <= 2**53:  # beyond, a float is another number
         value = float(value)
     if isinstance(value, str):
         value = item.metadata.get("spellings", {}).get(value, value)

@@ -242,7 +242,7 @@ class Settings:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise VitrailError(f"cannot read {path}: {error.strerror or error}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits
             raise VitrailError(f"{path} is not TOML: {error}") from None
         values: dict[str, Any] = {}
         for section, keys in content.items():

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.model.config import ViTConfig
+from vitrail.model.cost import parameters
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_class, task_names
 from vitrail.weights.naming import empty_model
@@ -25,6 +26,7 @@ from vitrail.weights.preprocessing import Preprocessing
 FORMAT = 1
 KEY = "vitrail"  # the entry of the safetensors metadata that holds everything but the tensors, as JSON
 CHECKSUM = "sha256"  # of that entry and all tensors, so that no flipped byte goes unnoticed
+SLACK = 1_000_000  # parameters that a config may ask for and not have: what that takes is nothing
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -117,10 +119,10 @@ def from_file(
     if checksum(metadata[KEY], tensors) != metadata.get(CHECKSUM):
         raise VitrailError("its checksum does not match: the file was damaged or edited; copy it again from its source")
     config = ViTConfig.from_dict(description["config"])
-    _check_tensors(tensors, config)
+    check_size(tensors, config)
+    _check_types(tensors)
+    _check_provenance(description["provenance"])
     model = filled_model(config.replace(**settings), tensors, cnn)
-    if not isinstance(description["provenance"], dict):
-        raise VitrailError("its provenance is not an object of named fields")
     checkpoint = Checkpoint(
         model=model,
         preprocessing=Preprocessing.from_dict(description["preprocessing"]),
@@ -167,10 +169,31 @@ def _description(text: str) -> dict[str, Any]:
     return description
 
 
-def _check_tensors(tensors: Mapping[str, Tensor], config: ViTConfig) -> None:
-    """What would make building the model slow or wrong is refused before it is built."""
-    if config.depth > len(tensors):
-        raise VitrailError(f"its config has depth {config.depth}, but it holds only {len(tensors)} tensors")
+def check_size(tensors: Mapping[str, Tensor], config: ViTConfig) -> None:
+    """Refuse a config of a larger model than the tensors are, before it is built: building takes time and memory."""
+    for name in ("depth", "stem_blocks", "head_depth"):
+        number = getattr(config, name)
+        if number > len(tensors):
+            raise VitrailError(f"its config has {name} {number}, but it holds only {len(tensors)} tensors")
+    held = sum(tensor.numel() for tensor in tensors.values())
+    for name in ("width", "mlp_width", "head_width", "channels", "registers", "classes", "queries"):
+        number = getattr(config, name)
+        if number is not None and number > SLACK + held:
+            raise VitrailError(f"its config has {name} {number}, but it holds only {held:,} values")
+    asked = parameters(config)
+    if asked > SLACK + 4 * held:  # where it is about as large, a tensor that does not fit is named later
+        raise VitrailError(f"its config asks for {asked:,} parameters, but it holds only {held:,} values")
+
+
+def _check_provenance(provenance: Any) -> None:
+    if not isinstance(provenance, dict):
+        raise VitrailError("its provenance is not an object of named fields")
+    notes = provenance.get("notes", [])
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise VitrailError("the notes of its provenance are not a list of sentences")
+
+
+def _check_types(tensors: Mapping[str, Tensor]) -> None:
     types = {tensor.dtype for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
     if len(types) != 1 or not types <= set(FLOATS):
         raise VitrailError(

@@ -13,6 +13,8 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # Google's ViT, AugReg, SigLIP: pixels in [-1, 1]
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
+MOST_PIXELS = 2**26  # of an image that was resized and is to be cropped: 200 MB in colour
+
 RESIZE = ("crop", "pad", "squash", "window")
 INTERPOLATION = ("nearest", "bilinear", "bicubic", "lanczos")
 CROP_OFFSET = ("floor", "round")
@@ -67,6 +69,12 @@ class Preprocessing:
             raise VitrailError(f"preprocessing crop_offset is {self.crop_offset!r}; choose floor or round")
         if not _is_number(self.crop_fraction) or not 0 < self.crop_fraction <= 1:
             raise VitrailError(f"preprocessing crop_fraction is above 0 and at most 1, not {self.crop_fraction!r}")
+        height, width = self.size
+        if height * width > MOST_PIXELS * self.crop_fraction**2:
+            raise VitrailError(
+                f"preprocessing size {height} x {width} with crop_fraction {self.crop_fraction:g} makes every image "
+                f"larger than {MOST_PIXELS:,} pixels: choose a smaller size or a larger fraction"
+            )
 
     @property
     def channels(self) -> int:

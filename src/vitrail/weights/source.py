@@ -1,19 +1,22 @@
-"""From a file, a folder or a hub id to named tensors and what was stored beside them. Nothing in a file is ever run."""
+"""From a file, a folder or a hub id to named tensors and what was stored beside them. Nothing in a file is ever run,
+and what reading it may take is known from its headers, and bounded by its size, before anything is allocated."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import pickle
 import re
 import struct
 import tarfile
+import tokenize
 import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -21,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.text import shown
 
 FILES = (  # what a folder's weights may be called, best first
     "model.safetensors",
@@ -33,11 +37,14 @@ ENDINGS = (".safetensors", ".npz", *PICKLES)
 # Where a training checkpoint keeps its weights, best first: DINO's teacher is what one wants of it, not the student.
 WRAPPERS = ("teacher", "state_dict_ema", "model_ema", "state_dict", "model", "module", "student")
 PREFIXES = ("teacher.", "module.", "_orig_mod.", "backbone.")
+MOST_UNPACKED = 20  # times its own size that a compressed .npz may take; weights shrink by far less than that
+MOST_SHARED = 4  # times its own size that the tensors of a pickle may take, which can share their values
+SMALL = 1_000_000  # bytes that any file may take
 # What reading a damaged file raises, in the libraries that read it.
 DAMAGED = (
     *(RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, ArithmeticError),
     *(EOFError, MemoryError, ImportError, SyntaxError, pickle.UnpicklingError, struct.error, zlib.error),
-    *(zipfile.BadZipFile, tarfile.TarError),
+    *(zipfile.BadZipFile, tarfile.TarError, tokenize.TokenError),
 )
 
 
@@ -59,12 +66,16 @@ def read(path: Path, name: str) -> Source:
     try:
         if path.is_dir():
             path = find_weights(path)
+        if path.exists() and not path.is_file():  # to read a pipe or a device may never end
+            raise VitrailError(f"{path} is no file")
         tensors, metadata, unwrapped = _read_file(path)
         config, preprocessor = _read_json(path.parent / "config.json"), _read_preprocessor(path.parent)
     except OSError as error:
         raise VitrailError(f"cannot read {path}: {error.strerror or error}") from None
     if not tensors:
         raise VitrailError(f"{path} holds no weights")
+    if odd := [name for name in tensors if not name.isprintable()]:  # sentences and notes quote names
+        raise VitrailError(f"{path} holds a tensor whose name is no text: {shown(odd[0])!r}")
     tensors, prefixes = strip_prefixes(tensors)
     return Source(
         name=name,
@@ -87,7 +98,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[str
         return *_read_safetensors(path), ()
     if path.name.endswith(PICKLES):
         tensors, unwrapped = _unwrap(_read_pickle(path))
-        return _plain(tensors, path), {}, unwrapped
+        return _copied(tensors, path), {}, unwrapped
     raise VitrailError(f"{path} is no weight file: those end in {', '.join(ENDINGS)}")
 
 
@@ -144,10 +155,38 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 def _read_npz(path: Path) -> dict[str, Tensor]:
     try:
+        with zipfile.ZipFile(path) as archive:
+            _check_arrays(archive, path)
         with np.load(path, allow_pickle=False) as file:
             return {name: _tensor(file[name]) for name in file.files}
+    except VitrailError:
+        raise
     except DAMAGED as error:
         raise VitrailError(f"{path} is damaged, cut short or no .npz of plain arrays ({_reason(error)})") from None
+
+
+def _check_arrays(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse an .npz that unpacks to far more than weights do, and arrays that claim more than their file holds."""
+    most = SMALL + MOST_UNPACKED * path.stat().st_size
+    unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > most:
+        raise VitrailError(f"{path} unpacks to {unpacked:,} bytes, more than {most:,} for a file of its size")
+    for entry in archive.infolist():
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{entry.filename} is packed in a way that NumPy does not write")
+        with archive.open(entry) as file:
+            if _claimed_bytes(file) > entry.file_size:
+                raise ValueError(f"{entry.filename} claims more values than it has")
+
+
+def _claimed_bytes(file: IO[bytes]) -> int:
+    """What the header of an .npy says that its values take; a ValueError where it is none."""
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array has the shape {shape}")
+    return math.prod(shape) * dtype.itemsize
 
 
 def _tensor(array: np.ndarray) -> Tensor:
@@ -159,10 +198,17 @@ def _tensor(array: np.ndarray) -> Tensor:
 def _read_pickle(path: Path) -> Any:
     """Tensors and plain values only: a pickle that wants to call anything is refused before it does."""
     try:
+        with path.open("rb") as file:
+            zipped = file.read(4) == b"PK\x03\x04"
+        if zipped:
+            _check_stored(path)
         # Namespace: the arguments that DINO, DeiT and MAE keep in their checkpoints; a bare record, it runs nothing.
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the file's age or kind: what matters of it is said below
-            return torch.load(path, map_location="cpu", weights_only=True)
+            # mapped: a tensor takes no memory before it was checked
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except VitrailError:
+        raise
     except DAMAGED as error:
         wants = re.search(r"(?:GLOBAL |global )`?([\w.]+)", str(error))
         if wants:
@@ -170,9 +216,18 @@ def _read_pickle(path: Path) -> Any:
                 f"{path} is a pickle that wants to run code ({wants[1]}), so it was not loaded: "
                 "ask its author for a .safetensors file"
             ) from None
-        if "TorchScript" in str(error):
-            raise VitrailError(f"{path} is a TorchScript program, not weights, so it was not loaded") from None
         raise VitrailError(f"{path} is damaged, cut short or no PyTorch file ({_reason(error)})") from None
+
+
+def _check_stored(path: Path) -> None:
+    """torch.save stores tensors as they are, so that they can be mapped; who compressed them may have made a bomb."""
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+        raise VitrailError(f"{path} is a TorchScript program, not weights, so it was not loaded")
+    packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        raise VitrailError(f"{path} was compressed, which torch.save does not do ({shown(packed[0])}): save it anew")
 
 
 def _unwrap(content: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -190,11 +245,18 @@ def _unwrap(content: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     return named, tuple(under)
 
 
-def _plain(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+def _copied(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The tensors of a pickle in memory of their own, once it is certain that they are plain and not too many: a few
+    values can be shown as a tensor of any size (stride 0), and by any number of tensors."""
+    total, most = 0, SMALL + MOST_SHARED * path.stat().st_size
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
             raise VitrailError(f"{path} holds {name}, which is sparse, quantised or without data, not a plain tensor")
-    return tensors
+        total += tensor.numel() * tensor.element_size()
+        if total > most:
+            raise VitrailError(f"{path} holds {name}, which repeats values far beyond the size of the file")
+    # cloned: a mapped file that someone writes over would take the process down
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

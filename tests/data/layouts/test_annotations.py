@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from tests.hostile import outcome
 from vitrail.data.description import describe, trainable
 from vitrail.data.layouts.recognise import read_dataset
 from vitrail.data.loading.split import hold_out
@@ -22,6 +23,7 @@ from vitrail.dataset import Dataset
 from vitrail.errors import VitrailError
 from vitrail.tasks.dense_options import IGNORE, DenseOptions
 from vitrail.tasks.detect.boxes import Boxes
+from vitrail.tasks.shared.labels.class_names import read_colours
 
 Photos = Callable[..., Path]
 Object = tuple[str, float, float, float, float]  # class, left, top, right, bottom
@@ -509,3 +511,99 @@ def test_damaged_numbers_are_read_or_counted(words: list[str], photos: Photos, m
     make.put(folder / "voc/0.xml", text)
     make.put(folder / "voc/1.xml", voc(GOOD[0]))
     assert len(read_dataset(folder / "voc").items) in (1, 2)
+
+
+# ---- files that somebody made to do harm
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"images": ' + b"[" * 200_000 + b"]" * 200_000 + b', "annotations": []}', "nested too deeply"),
+        (json.dumps(coco(GOOD)).replace('"cat"', r'"\ud800"').encode(), "class name .* is no text"),
+        (json.dumps(coco(GOOD)).replace('"id": 7', '"id": ' + "7" * 5000).encode(), "cannot read"),
+    ],
+)
+def test_hostile_coco_is_refused_in_a_sentence(text: bytes, words: str, photos: Photos, make: SimpleNamespace) -> None:
+    folder = photos("0.jpg", "1.jpg", "2.jpg")
+    make.put(folder / "a.json", text)
+    with pytest.raises(VitrailError, match=words) as caught:
+        read_dataset(folder / "a.json")
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["\ud800.jpg", "x" * 5000, "a\0b.jpg", "\x1b[2J.jpg", "../" * 2000])
+def test_names_that_no_file_can_have_are_missing_images(name: str, photos: Photos, make: SimpleNamespace) -> None:
+    folder = photos("0.jpg", "1.jpg", "2.jpg")
+    content = coco(GOOD)
+    content["images"][2]["file_name"] = name
+    make.put(folder / "a.json", json.dumps(content).encode())
+    dataset = read_dataset(folder)
+    missing = next(finding for finding in dataset.findings if finding.kind == "missing")
+    assert missing.count == 1 and len(dataset.items) == 2
+    assert missing.to_dict(folder)["examples"][0]["files"][0].isprintable()
+
+
+def test_a_label_of_thousands_of_digits_is_a_name(photos: Photos, make: SimpleNamespace) -> None:
+    folder, long = photos("0.jpg", "1.jpg"), "9" * 5000
+    make.put(folder / "0.xml", voc([(long, 0, 0, 5, 5), ("2", 0, 0, 9, 9), ("10", 0, 0, 7, 7)]))
+    make.put(folder / "1.xml", voc([("2", 0, 0, 9, 9)]))
+    assert read_dataset(folder).labels == ("2", "10", long)
+
+
+def test_many_categories_take_no_time_that_grows_with_their_square(photos: Photos, make: SimpleNamespace) -> None:
+    folder, content = photos("0.jpg", "1.jpg", "2.jpg"), coco(GOOD)
+    content["categories"] = [{"id": n, "name": f"class {n}"} for n in range(100_000)]
+    make.put(folder / "a.json", json.dumps(content).encode())
+    code = f"""
+    from vitrail.data.layouts.recognise import read_dataset
+    print(*read_dataset({str(folder / "a.json")!r}).labels)
+    """
+    assert outcome(code, folder, seconds=30) == "class 7 class 9"
+
+
+def test_the_size_that_an_annotation_claims_is_not_believed(photos: Photos, make: SimpleNamespace) -> None:
+    """Of an image that cannot be read, nothing else is known."""
+    folder, content = photos("1.jpg", "2.jpg"), coco(GOOD, segmentation=[[1, 1, 9, 1, 9, 9]])
+    make.put(folder / "0.jpg", b"no picture")
+    content["images"][0].update(width=10**6, height=10**6)
+    make.put(folder / "a.json", json.dumps(content).encode())
+    code = f"""
+    from vitrail.data.layouts.recognise import read_dataset
+    read_dataset({str(folder / "a.json")!r}, task="segment").items[0].target.read()
+    """
+    assert "has more than 178,956,970 pixels" in outcome(code, folder, megabytes=1500)
+
+
+@pytest.mark.parametrize("encoding", ["foo-8", "utf-7", "base64", "undefined", "utf-16"])
+def test_an_encoding_that_xml_cannot_have(encoding: str, photos: Photos, make: SimpleNamespace) -> None:
+    folder = photos("0.jpg", "1.jpg")
+    make.put(folder / "0.xml", f'<?xml version="1.0" encoding="{encoding}"?>'.encode() + voc(GOOD[0]))
+    make.put(folder / "1.xml", voc(GOOD[1]))
+    dataset = read_dataset(folder)
+    assert len(dataset.items) == 1 and kinds(dataset)["broken-annotations"] == 1
+
+
+def test_lists_of_parts_in_another_encoding(written: Callable[..., Path], make: SimpleNamespace) -> None:
+    folder = written("voc", GOOD)
+    make.put(folder / "ImageSets/Main/train.txt", "0\ncafé\n".encode("latin-1"))
+    with pytest.raises(VitrailError, match="train.txt is not UTF-8 text: save it again as UTF-8"):
+        read_dataset(folder)
+
+
+@pytest.mark.parametrize("names", ["9000000000: dog", "65536: dog", f"{'9' * 900}: dog"])
+def test_a_class_with_an_enormous_number(names: str, written: Callable[..., Path], make: SimpleNamespace) -> None:
+    folder = written("yolo", GOOD)
+    make.put(folder / "data.yaml", f"names:\n  0: cat\n  {names}\n".encode())
+    code = f"""
+    from vitrail.data.layouts.recognise import read_dataset
+    read_dataset({str(folder)!r})
+    """
+    assert "numbers go up to 65,535" in outcome(code, folder)
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "256", "-1"])
+def test_a_colour_that_is_none(number: str, tmp_path: Path) -> None:
+    (tmp_path / "colours.txt").write_text(f"{number} 0 0 car\n0 0 {number} road\n", encoding="utf-8")
+    with pytest.raises(VitrailError, match="is not 'R G B name'"):
+        read_colours(tmp_path / "colours.txt")

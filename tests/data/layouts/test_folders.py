@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.hostile import outcome
 from vitrail.data.description import describe, trainable
 from vitrail.data.layouts.recognise import read_dataset
 from vitrail.dataset import Dataset
@@ -267,3 +268,33 @@ def test_a_locked_folder(photos: Photos) -> None:
             read_dataset(folder)
     finally:
         (folder / "cat").chmod(0o755)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes there")
+@pytest.mark.parametrize("name", ["x.json", "x.csv", "x.xml", "x.parquet", "x.txt", "cat/x.png", "data.yaml"])
+def test_a_pipe_is_never_opened(name: str, photos: Photos) -> None:
+    """To read it would wait for a writer for ever."""
+    folder = photos("cat/1.png", "dog/2.png")
+    os.mkfifo(folder / name)
+    code = f"""
+    from vitrail.data.layouts.recognise import read_dataset
+    dataset = read_dataset({str(folder)!r})
+    print(len(dataset.items), *(finding.title for finding in dataset.findings))
+    """
+    assert outcome(code, folder, seconds=20).startswith("2 1 file is no image")
+
+
+def test_a_link_to_itself_is_a_dead_one(photos: Photos) -> None:
+    folder = photos("cat/1.png", "dog/2.png")
+    for name in ("cat/loop.png", "loop.csv", "loop"):
+        (folder / name).symlink_to(folder / name)
+    dataset = read_dataset(folder)
+    assert len(dataset.items) == 2 and {finding.kind: finding.count for finding in dataset.findings} == {"missing": 3}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_a_class_folder_whose_name_is_no_text(photos: Photos) -> None:
+    folder = photos("cat/1.png", "dog/2.png")
+    (folder / "dog").rename(folder / os.fsdecode(b"d\xff"))
+    with pytest.raises(VitrailError, match="the class name 'd.' is no text: rename it"):
+        read_dataset(folder)

@@ -7,8 +7,10 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.hostile import outcome
 from vitrail.data.description import describe, trainable
 from vitrail.data.layouts.recognise import read_dataset
 from vitrail.dataset import Dataset
@@ -224,3 +226,42 @@ def test_parquet(photos: Photos) -> None:
     (folder / "t.parquet").write_bytes(b"not parquet")
     with pytest.raises(VitrailError, match="cannot read"):
         read_dataset(folder / "t.parquet")
+
+
+# ---- tables that somebody made to do harm
+
+
+def test_many_columns_take_no_time_that_grows_with_their_square(table: Callable[..., Path]) -> None:
+    names = ",".join(f"n{number}" for number in range(150_000))
+    path = table(f"image,label,{names}", "a.png,x" + ",1" * 150_000, "b.png,y" + ",2" * 150_000)
+    code = f"""
+    from vitrail.data.layouts.recognise import read_dataset
+    print(*read_dataset({str(path)!r}).labels)
+    """
+    assert outcome(code, path.parent, seconds=20) == "x y"
+
+
+def test_short_rows_below_many_columns_are_refused(table: Callable[..., Path]) -> None:
+    """Each row would be filled up with empty cells: a megabyte became hundreds of gigabytes."""
+    path = table("image,label," + ",".join(f"n{number}" for number in range(60_000)), *["a.png,x"] * 50_000)
+    code = f"""
+    from vitrail.data.layouts.recognise import read_dataset
+    read_dataset({str(path)!r})
+    """
+    assert "names 60,002 columns, and most rows have far fewer cells" in outcome(code, path.parent)
+
+
+def test_a_label_of_thousands_of_digits(table: Callable[..., Path]) -> None:
+    dataset = read_dataset(table("image,label", f"a.png,{'7' * 5000}", "b.png,8"))
+    assert dataset.labels == ("8", "7" * 5000)
+
+
+def test_a_parquet_file_that_unpacks_beyond_measure(photos: Photos) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = photos("a.png") / "t.parquet"
+    column = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(4_000_000, np.int8)), ["a.png"])
+    parquet.write_table(pyarrow.table({"image": column, "label": column}), path, compression="zstd")
+    assert path.stat().st_size < 100_000
+    with pytest.raises(VitrailError, match="unpacks to 8,000,000 cells"):
+        read_dataset(path)

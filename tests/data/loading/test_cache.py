@@ -104,3 +104,21 @@ def test_the_cache_folder_can_be_set(monkeypatch, tmp_path):
     monkeypatch.delenv("VITRAIL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "vitrail"
+
+
+@pytest.mark.parametrize("sizes_file", [False, True])
+@pytest.mark.parametrize("damage", ["cut", "empty", "another shape", "text"])
+def test_a_damaged_file_is_named_and_made_anew(paths, tmp_path, sizes_file, damage):
+    shape, indices = Shape(16, 16, 3), np.arange(4)
+    good, sizes = keep_in_file(paths, shape, tmp_path / "cache", workers=1).take(indices)
+    file = next(path for path in (tmp_path / "cache").iterdir() if path.name.endswith(".sizes.npy") == sizes_file)
+    content = file.read_bytes()
+    if damage == "another shape":
+        np.save(file, np.zeros((2, 3)))
+    else:
+        file.write_bytes({"cut": content[: len(content) * 3 // 4], "empty": b"", "text": b"not an array"}[damage])
+    cache = keep_in_file(paths, shape, tmp_path / "cache", workers=1)
+    pixels, own = cache.take(indices)
+    assert (pixels == good).all() and np.array_equal(own, sizes)
+    assert len(cache.notes) == 1 and file.name in cache.notes[0] and "decoded again" in cache.notes[0]
+    assert not keep_in_file(paths, shape, tmp_path / "cache", workers=1).notes

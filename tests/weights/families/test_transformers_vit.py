@@ -252,6 +252,14 @@ def test_labels_come_in_the_order_of_the_outputs(saved):
     assert vitrail.load(folder).labels == [f"class {i}" for i in range(11)]
 
 
+@pytest.mark.parametrize("names", [True, 5, "abc", ["a"], {"0": "a"}])
+def test_labels_that_are_none_at_all(saved, names):
+    folder = saved(build("ViT", **SMALL))
+    edit(folder, id2label=names)
+    with pytest.raises(VitrailError, match="config.json has id2label"):
+        vitrail.load(folder)
+
+
 def test_labels_that_nobody_gave_are_none(saved):
     folder = saved(build("ViT", **SMALL))
     edit(folder, id2label=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,8 @@ def _parsed(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise VitrailError(f"cannot read {shown(path)}: {error}") from None
+    except RecursionError:
+        raise VitrailError(f"{shown(path)} is not COCO: its lists are nested too deeply") from None
     lists = ("images", "annotations", "categories")
     if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in lists):
         raise VitrailError(f"{shown(path)} is not COCO: it needs the lists images, annotations and categories")
@@ -99,17 +102,17 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def _labels(files: dict[Path, dict[str, Any]]) -> list[str]:
     """By number in the first file, then what others add."""
-    labels: list[str] = []
+    labels: dict[str, None] = {}  # in order, each once
     for path, content in files.items():
         try:
             categories = sorted(content["categories"], key=lambda entry: entry["id"])
             names = [_name(entry) for entry in categories]
         except (KeyError, TypeError):
             raise VitrailError(f"{shown(path)}: a category needs an id and a name") from None
-        labels += [name for name in dict.fromkeys(names) if name not in labels]
+        labels |= dict.fromkeys(names)
     if not labels:
         raise VitrailError(f"{shown(next(iter(files)))} has no categories")
-    return labels
+    return list(labels)
 
 
 def _name(category: dict[str, Any]) -> str:
@@ -120,7 +123,8 @@ def _pictures(
     path: Path, content: dict[str, Any], part: str | None, labels: list[str]
 ) -> tuple[list[AnnotatedImage], list[Path], int]:
     """The pictures of one file, those that are not there, and how many annotations belong to no image of it."""
-    number = {entry["id"]: labels.index(_name(entry)) for entry in content["categories"]}
+    place = {label: index for index, label in enumerate(labels)}
+    number = {entry["id"]: place[_name(entry)] for entry in content["categories"]}
     finder = _Finder(path, part)
     pictures: dict[Any, AnnotatedImage] = {}
     missing = []
@@ -201,7 +205,7 @@ class _Finder:
     def find(self, name: str) -> Path | None:
         written = name.replace("\\", "/")
         for index, folder in enumerate(self.folders):
-            if (folder / written).is_file():
+            if os.path.isfile(folder / written):  # unlike Path.is_file, this has an answer for a name that is too long
                 self.folders.insert(0, self.folders.pop(index))  # the next is likely to be there as well
                 return folder / written
         return None

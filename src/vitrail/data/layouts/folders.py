@@ -36,6 +36,7 @@ def from_split_folders(root: Path, task: str | None = None) -> Dataset:
         beside = scan(folder, deep=False)
         loose.images += beside.images
         loose.others += beside.others
+        loose.special += beside.special
     if not any(files.images for classes in parts.values() for files in classes.values()):
         raise VitrailError(
             f"{shown(root)} has folders for parts, but no class folders with images in them: "
@@ -92,7 +93,8 @@ def _findings(
     dead = [link for _, _, files in folders for link in files.dead] + loose.dead
     title = f"{counted(len(dead), 'link leads', 'links lead')} nowhere"
     findings += about_files("missing", "error", title, "restore the files or remove the links", dead)
-    others = [file for _, _, files in folders for file in files.others] + loose.others
+    listings = [*(files for _, _, files in folders), loose]
+    others = [file for files in listings for file in (*files.others, *files.special)]
     kinds = listing(sorted({file.suffix.lower() or file.name for file in others}), 4)
     title = f"{counted(len(others), 'file is no image', 'files are no images')} ({kinds})"
     advice = "nothing to do, if that is meant: they are left out"

@@ -38,9 +38,19 @@ def read_dataset(
     targets: the columns of a table that hold the numbers to predict; by default all that are numbers.
     dense: what is not found by itself about masks and boxes.
     """
-    path, dense = Path(data), dense or DenseOptions()
     _check_choice("layout", layout, layout_names())
     _check_choice("task", task, task_names())
+    dataset = _read(Path(data), layout, task, targets, dense or DenseOptions())
+    for label in dataset.labels:
+        if not label.isascii() and any("\ud800" <= letter <= "\udfff" for letter in label):
+            where = shown(dataset.table or dataset.root)
+            raise VitrailError(f"{where}: the class name {shown(label)!r} is no text: rename it, in letters of UTF-8")
+    return dataset
+
+
+def _read(
+    path: Path, layout: str | None, task: str | None, targets: Sequence[str] | None, dense: DenseOptions
+) -> Dataset:
     if path.is_file():
         return _from_file(path, layout, task, targets)
     if not path.is_dir():

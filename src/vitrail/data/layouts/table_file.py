@@ -14,6 +14,9 @@ from vitrail.text import nfc, shown
 
 ENDINGS = (".csv", ".tsv", ".parquet")
 _PEEK = 20  # rows that are enough to tell a column of numbers
+_MISSING = 1_000_000  # cells that rows may lack, beyond one for each byte of the file
+_CELLS_A_BYTE = 32  # of a Parquet file, where values that repeat take next to no room
+_BATCH = 10_000  # rows of a Parquet file that are unpacked at once
 
 
 def read_table(path: Path, rows: int | None = None) -> Table:
@@ -84,10 +87,17 @@ def _read_csv(path: Path, rows: int | None) -> Table:
         header = next(reader, [])
         names, places = _column_names(path, header)
         columns: dict[str, list[Any]] = {name: [] for name in names}
-        lines = []
+        lines: list[int] = []
+        missing = _MISSING + os.path.getsize(path)
         for row in reader:
             if not any(cell.strip() for cell in row):
                 continue
+            missing -= max(0, len(header) - len(row))
+            if missing < 0:  # a few letters a row would fill the memory with empty cells
+                raise VitrailError(
+                    f"{shown(path)} names {len(header):,} columns, and most rows have far fewer cells "
+                    f"(line {reader.line_num} has {len(row)}): write every row in full"
+                )
             for name, place in zip(names, places, strict=True):
                 columns[name].append(row[place] if place < len(row) else "")
             lines.append(reader.line_num)
@@ -107,14 +117,15 @@ def _delimiter(header: str) -> str:
 
 def _column_names(path: Path, header: Sequence[str]) -> tuple[list[str], list[int]]:
     """The names and places of columns that have a name; pandas writes its row numbers under none."""
-    names, places = [], []
+    names, places, taken = [], [], set()
     for place, written in enumerate(header):
         name = nfc(written.strip())
         if not name or name.casefold().startswith("unnamed:"):
             continue
         name = name.casefold() if name.casefold() in RESERVED else name
-        if name in names:
+        if name in taken:
             raise VitrailError(f"{shown(path)} has two columns called {name!r}: rename or remove one")
+        taken.add(name)
         names.append(name)
         places.append(place)
     return names, places
@@ -132,11 +143,28 @@ def _read_parquet(path: Path, rows: int | None) -> Table:
         with pyarrow.parquet.ParquetFile(path) as file:
             names, places = _column_names(path, file.schema_arrow.names)
             written = [file.schema_arrow.names[place] for place in places]
-            if rows is None:
-                content = file.read(columns=written)
-            else:
-                content = pyarrow.Table.from_batches([next(file.iter_batches(rows, columns=written))])
-    except (pyarrow.ArrowException, StopIteration) as error:
-        raise VitrailError(f"cannot read {shown(path)}: {error or 'it has no rows'}") from None
-    columns = {name: content.column(old).to_pylist() for name, old in zip(names, written, strict=True)}
-    return Table(path, columns, list(range(1, content.num_rows + 1)), unit="row")
+            _check_unpacked(path, file.metadata)
+            columns: dict[str, list[Any]] = {name: [] for name in names}
+            count = 0
+            for batch in file.iter_batches(rows or _BATCH, columns=written):
+                count += batch.num_rows
+                for name, old in zip(names, written, strict=True):
+                    columns[name] += batch.column(old).to_pylist()
+                if rows is not None:
+                    break
+    except pyarrow.ArrowException as error:
+        raise VitrailError(f"cannot read {shown(path)}: {error}") from None
+    if rows is not None and not count:
+        raise VitrailError(f"cannot read {shown(path)}: it has no rows")
+    return Table(path, columns, list(range(1, count + 1)), unit="row")
+
+
+def _check_unpacked(path: Path, metadata: Any) -> None:
+    """Refuse a file that repeats a few values beyond measure, by what its footer says of each column."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    cells = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
+    most = _MISSING + _CELLS_A_BYTE * os.path.getsize(path)
+    if cells > most:
+        raise VitrailError(
+            f"{shown(path)} unpacks to {cells:,} cells, more than {most:,} for a file of its size: save it as CSV"
+        )

@@ -10,6 +10,7 @@ from vitrail.annotations import AnnotatedImage, Annotation, AnnotationSource
 from vitrail.data.layouts.annotation_files import check_annotation_files
 from vitrail.dataset import SPLITS, split_name
 from vitrail.errors import VitrailError
+from vitrail.files import read_text
 from vitrail.findings import Example, Finding, about_files
 from vitrail.images.exif import Corners
 from vitrail.images.headers import Size
@@ -42,7 +43,7 @@ def read_voc(root: Path, folders: list[Path]) -> AnnotationSource:
         for path in files:
             try:
                 written = _read(path)
-            except (ElementTree.ParseError, ValueError, OverflowError, OSError) as error:
+            except (ElementTree.ParseError, ValueError, OverflowError, LookupError, OSError) as error:
                 broken.append(Example((path,), str(error) or type(error).__name__))
                 continue
             image = images.get(nfc(path.stem).casefold()) or images.get(nfc(Path(written.filename).stem).casefold())
@@ -114,7 +115,15 @@ def _first_pixel(files: Iterable[_Written]) -> int:
 
 def _has_annotations(folder: Path) -> bool:
     files = [path for path in scan(folder, deep=False).others if path.suffix.lower() == ".xml"]
-    return any(b"<annotation" in path.read_bytes()[:2000] for path in files[:5])
+    return any(b"<annotation" in _beginning(path) for path in files[:5])
+
+
+def _beginning(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(2000)
+    except OSError:
+        return b""
 
 
 def _images(folder: Path) -> dict[str, Path]:
@@ -136,7 +145,7 @@ def _lists(root: Path) -> dict[str, str]:
         if not path.is_file() or (name == "trainval" and (folder / "train.txt").is_file()):
             continue
         part = split_name(name) or "train"
-        stems = [line.split()[0] for line in path.read_text(encoding="utf-8-sig").splitlines() if line.split()]
+        stems = [line.split()[0] for line in read_text(path).splitlines() if line.split()]
         for stem in stems:
             if parts.setdefault(stem, part) != part:
                 raise VitrailError(

@@ -63,7 +63,7 @@ def read_yolo(root: Path, pairs: list[YoloFolders], options: DenseOptions) -> An
             text = texts.pop(_key(image, pair.images), None)
             try:
                 annotations = _read(text) if text is not None else []
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 broken.append(Example((text or image,), str(error)))
                 continue
             if text is None:

@@ -23,6 +23,7 @@ from vitrail.files import replacing
 from vitrail.images.decode import read_image
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.progress import Progress
+from vitrail.text import shown
 from vitrail.threads import in_threads
 
 
@@ -84,8 +85,15 @@ class NoCache:
 class ArrayCache:
     """Every image in one array, in memory or mapped from a file: (count, H, W, C), and sizes (count, 2)."""
 
-    def __init__(self, pixels: NDArray[np.uint8], sizes: NDArray[np.int64], broken: dict[int, UnreadableImage]) -> None:
+    def __init__(
+        self,
+        pixels: NDArray[np.uint8],
+        sizes: NDArray[np.int64],
+        broken: dict[int, UnreadableImage],
+        notes: Sequence[str] = (),
+    ) -> None:
         self.pixels, self.sizes, self.broken = pixels, sizes, broken
+        self.notes = notes  # what was wrong with the file, a sentence each
 
     def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
         """uint8 (B, H, W, C) and the images' own sizes (B, 2), copied from the array."""
@@ -137,17 +145,32 @@ def keep_in_file(
     target = folder / f"{_key(paths, shape)}.npy"
     sizes = target.with_suffix(".sizes.npy")
     dims = (len(paths), shape.height, shape.width, shape.channels)
+    notes = []
+    for file in (target, sizes):
+        if file.exists() and not _is_whole(file, dims):
+            notes.append(f"{shown(file)} is damaged or cut short: the images are decoded again")
+            file.unlink()
     if not (target.exists() and sizes.exists()):
         with replacing(target) as temporary:
             mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=dims)
             _reserve(temporary)
             own, _ = _fill(mapped, paths, shape, workers, progress)
             mapped.flush()
-        with replacing(sizes) as temporary, temporary.open("wb") as file:
-            np.save(file, own)
+        with replacing(sizes) as temporary, temporary.open("wb") as stream:
+            np.save(stream, own)
     image_sizes = np.load(sizes)
     broken = {index: _problem(paths[index], shape) for index in np.flatnonzero(image_sizes[:, 0] == 0).tolist()}
-    return ArrayCache(np.load(target, mmap_mode="r"), image_sizes, broken)
+    return ArrayCache(np.load(target, mmap_mode="r"), image_sizes, broken, notes)
+
+
+def _is_whole(file: Path, dims: tuple[int, ...]) -> bool:
+    """Whether a file of the cache holds what its name promises: pixels (count, H, W, C), or sizes (count, 2)."""
+    expected = ((dims[0], 2), np.int64) if file.name.endswith(".sizes.npy") else (dims, np.uint8)
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False
+    return (array.shape, array.dtype) == expected
 
 
 def cache_folder() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
 from vitrail.model.presets import is_preset, preset
 from vitrail.terminal import table
+from vitrail.text import json_text
 
 if TYPE_CHECKING:
     from vitrail.weights.checkpoint import Checkpoint
@@ -88,7 +88,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def to_json(description: dict[str, Any]) -> str:
     """The description as indented JSON."""
-    return json.dumps(description, indent=2, ensure_ascii=False)
+    return json_text(description, indent=2)
 
 
 def to_text(description: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +14,14 @@ import numpy as np
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.inference.predictor import Prediction, name_of
+from vitrail.tasks.shared.columns import as_number
 from vitrail.tasks.task import Task
-from vitrail.text import shown
+from vitrail.text import harmless, json_text, shown
 
 STDOUT = "-"
 FLOAT32 = "float32"  # the precision that goes without saying
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}",
+            "\N{FULLWIDTH HYPHEN-MINUS}", "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
 
 Write: TypeAlias = Callable[[Prediction], None]
 
@@ -36,7 +38,7 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
 def as_line(prediction: Prediction, task: Task) -> str:
     """One prediction for people."""
     what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(prediction.answer or {})
-    return f"{shown(name_of(prediction.source))}: {what}"
+    return shown(f"{name_of(prediction.source)}: {what}")
 
 
 def text_lines(task: Task) -> Write:
@@ -45,10 +47,12 @@ def text_lines(task: Task) -> Write:
 
 
 class Stdout:
-    """Standard output as it is now, which shows each row at once, and a name that it cannot encode in escapes."""
+    """Standard output as it is now, which shows each row at once, and a name that it cannot encode in escapes. On a
+    terminal a name loses what that would obey."""
 
     def write(self, text: str) -> None:
         """Write and flush."""
+        text = harmless(text) if sys.stdout.isatty() else text
         encoding = sys.stdout.encoding or "utf-8"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
@@ -58,35 +62,57 @@ class Stdout:
 def json_rows(path: str | Path) -> Iterator[Write]:
     """A list in a file; `-` is standard output, where each row is a line of its own."""
     if str(path) == STDOUT:
-        yield lambda prediction: Stdout().write(_json(row_of(prediction), sys.stdout.encoding or "utf-8") + "\n")
+        encoding = sys.stdout.encoding or "utf-8"
+        yield lambda prediction: Stdout().write(json_text(row_of(prediction), encoding=encoding) + "\n")
         return
     with _file(path) as file:
         before = "[\n"
 
         def write(prediction: Prediction) -> None:
             nonlocal before
-            file.write(before + _json(row_of(prediction), file.encoding))
+            file.write(before + json_text(row_of(prediction), encoding=file.encoding))
             before = ",\n"
 
         yield write
         file.write("\n]\n" if before == ",\n" else "[]\n")
 
 
+class _Lines:
+    """Ends rows with \\n. A csv.writer that is told so leaves a \\r in a name without quotes, where a row would end."""
+
+    def __init__(self, file: TextIO | Stdout) -> None:
+        self.file = file
+
+    def write(self, row: str) -> None:
+        self.file.write(row.removesuffix("\r\n") + "\n")
+
+
 @contextlib.contextmanager
 def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
-    """Columns: image, those of the task's rows, error; they are the same whatever the answers are."""
+    """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
+
+    A text that a spreadsheet would run as a formula gets a ' before it, as OWASP advises.
+    """
     columns = task.columns(top)
     header = ["image", *columns, "error" if "error" not in columns else "image_error"]
     with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
+        writer = csv.writer(_Lines(file), lineterminator="\r\n")
+        writer.writerow([no_formula(name) for name in header])
 
         def write(prediction: Prediction) -> None:
             row = {} if prediction.answer is None else task.row(prediction.answer)
             error = "" if prediction.error is None else str(prediction.error)
-            writer.writerow([name_of(prediction.source), *(row.get(column, "") for column in columns), error])
+            cells = [name_of(prediction.source), *(row.get(column, "") for column in columns), error]
+            writer.writerow([no_formula(cell) for cell in cells])
 
         yield write
+
+
+def no_formula(cell: Any) -> Any:
+    """The cell; a text that begins as a formula does, and is no number, behind a '."""
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
+        return cell
+    return cell if as_number(cell) is not None else f"'{cell}"
 
 
 @contextlib.contextmanager
@@ -96,13 +122,3 @@ def _file(path: str | Path, errors: str = "strict") -> Iterator[TextIO]:
         raise VitrailError(f"{path} is a folder: give the name of a file to write")
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", errors=errors, newline="") as file:
         yield file
-
-
-def _json(row: dict[str, Any], encoding: str) -> str:
-    """As it is read best, or in plain ASCII where a name cannot be encoded: JSON has escapes for everything."""
-    text = json.dumps(row, ensure_ascii=False)
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return json.dumps(row)
-    return text

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vitrail.dataset import split_name
 from vitrail.errors import VitrailError
+from vitrail.files import read_text
 from vitrail.findings import Finding, single
 from vitrail.images.listing import scan, subfolders
 from vitrail.text import counted, nfc, shown
@@ -174,5 +175,5 @@ def _listed_parts(root: Path, pair: FolderPair, naming: PairNaming) -> dict[str,
     for part in ("train", "val", "test"):
         path = root / lists / f"{part}.txt"
         if path.is_file():
-            parts.update(dict.fromkeys(path.read_text(encoding="utf-8").split(), part))
+            parts.update(dict.fromkeys(read_text(path).split(), part))
     return parts

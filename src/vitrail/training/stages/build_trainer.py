@@ -9,10 +9,12 @@ import torch
 from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
+from vitrail.errors import VitrailError
 from vitrail.model.vit import ViT
 from vitrail.tasks.task import Task
 from vitrail.training.checkpointing import restore_tensors
 from vitrail.training.distributed import distribute
+from vitrail.training.failure import is_out_of_memory
 from vitrail.training.loop import TrainState
 from vitrail.training.optim.ema import EMA
 from vitrail.training.optim.lora import add_low_rank
@@ -116,8 +118,16 @@ def restore_state(run: Run, trainer: Trainer, plan: Plan) -> TrainState:
         run.progress.say(f"  warning: {note}")
     state = TrainState()
     if saved is not None:
-        restore_tensors(saved.tensors, trainer.model, trainer.optimizers, trainer.ema)
-        state = TrainState(**saved.facts)
+        try:
+            restore_tensors(saved.tensors, trainer.model, trainer.optimizers, trainer.ema)
+            state = TrainState(**saved.facts)
+        except (RuntimeError, KeyError, IndexError, ValueError, TypeError) as error:
+            if is_out_of_memory(error):
+                raise
+            raise VitrailError(
+                f"the state saved in {run.folder.checkpoints} does not fit {run.folder.settings}: undo what was "
+                "changed there, or start a new run with another --out"
+            ) from None
     if run.processes.is_main:
         run.folder.forget_after(state.step)
     if state.best is not None:

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 from torch import Tensor, nn
 
-from vitrail.data.loading.cache import CacheSubset, ImageCache, Shape, open_cache
+from vitrail.data.loading.cache import ArrayCache, CacheSubset, ImageCache, Shape, open_cache
 from vitrail.data.loading.rng import permutation
 from vitrail.dataset import SPLITS, Item
 from vitrail.images.unreadable import UnreadableImage
@@ -166,7 +166,7 @@ def leave_out(run: Run, images: TrainingImages, broken: Mapping[str, Mapping[int
 
 def _open_cache(run: Run, settings: Settings, data: TrainingData, shape: Shape) -> ImageCache:
     options = settings.data
-    return open_cache(
+    cache = open_cache(
         [item.path for item in data.train],
         shape,
         options.cache,
@@ -174,6 +174,10 @@ def _open_cache(run: Run, settings: Settings, data: TrainingData, shape: Shape) 
         options.workers,
         run.progress.counter("decoding images"),
     )
+    if isinstance(cache, ArrayCache):
+        for note in cache.notes:
+            run.progress.say(f"  warning: {note}")
+    return cache
 
 
 def _choose_view(

@@ -183,7 +183,7 @@ def read_task(stored: Mapping[str, Any], classes: int) -> str:
         return "embed"
     # one output and nothing said: transformers trains it as a number
     kind = stored.get("problem_type") or ("regression" if classes == 1 else "single_label_classification")
-    if kind not in TASKS:
+    if not isinstance(kind, str) or kind not in TASKS:
         raise VitrailError(f"config.json has problem_type {kind!r}; Vitrail knows {', '.join(TASKS)}")
     return TASKS[kind]
 
@@ -193,7 +193,9 @@ def read_labels(stored: Mapping[str, Any], classes: int) -> list[str] | None:
     names = stored.get("id2label")
     if not names or not classes:
         return None
-    if not isinstance(names, dict) or {str(i) for i in range(classes)} != set(names):
+    if not isinstance(names, dict):
+        raise VitrailError(f"config.json has id2label {str(names)[:40]!r}, which is no object of names")
+    if {str(i) for i in range(classes)} != set(names):
         raise VitrailError(
             f"config.json has id2label for {len(names)} classes, the head has outputs 0 to {classes - 1}"
         )

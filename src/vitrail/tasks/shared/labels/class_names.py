@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitrail.errors import VitrailError
+from vitrail.files import read_text
 from vitrail.tasks.dense_options import DenseOptions
 from vitrail.tasks.shared.labels.yaml_names import yaml_names
 from vitrail.text import nfc, shown
@@ -15,6 +16,7 @@ NAME_FILES = ("classes.txt", "names.txt", "labels.txt", "class_names.txt", "obj.
 COLOUR_FILES = ("colours.txt", "colors.txt", "label_colors.txt", "class_dict.csv", "colours.csv", "colors.csv",
                 "labelmap.txt")  # fmt: skip
 HIGHEST_INDEX = 65_535  # every index up to the highest becomes a class
+_LEVEL = re.compile(r"[0-9]{1,3}")  # of red, green or blue
 _NUMBERED = re.compile(r"(\d+)\s*[\s:,;=]\s*(.+)")
 
 Colour = tuple[int, int, int]
@@ -35,7 +37,7 @@ def class_colours(options: DenseOptions, root: Path) -> tuple[list[tuple[Colour,
 def read_names(path: Path) -> dict[int, str]:
     """One name a line, counted from 0, or lines of `index name`; or the names of a YOLO data.yaml."""
     if path.suffix.lower() in (".yaml", ".yml"):
-        names = yaml_names(path, _text(path))
+        names = yaml_names(path, read_text(path))
         return {} if names is None else _checked(path, names)
     lines = [line for line in _lines(path) if not line.startswith("#")]
     numbered = [_NUMBERED.fullmatch(line) for line in lines]
@@ -49,10 +51,10 @@ def read_colours(path: Path) -> list[tuple[Colour, str]]:
     lines = [line for line in _lines(path) if not line.startswith("#")]
     colours = []
     for number, cells in enumerate(_cells(line) for line in lines):
-        if number == 0 and not any(cell.isdigit() for cell in cells):
+        if number == 0 and not any(_LEVEL.fullmatch(cell) for cell in cells):
             continue  # the names of the columns
-        numbers, words = (cells[:3], cells[3:]) if cells[0].isdigit() else (cells[-3:], cells[:-3])
-        if len(numbers) < 3 or not words or not all(cell.isdigit() and int(cell) < 256 for cell in numbers):
+        numbers, words = (cells[:3], cells[3:]) if cells and _LEVEL.fullmatch(cells[0]) else (cells[-3:], cells[:-3])
+        if len(numbers) < 3 or not words or not all(_LEVEL.fullmatch(cell) and int(cell) < 256 for cell in numbers):
             raise VitrailError(f"{shown(path)}: {lines[number]!r} is not 'R G B name' with numbers from 0 to 255")
         colours.append(((int(numbers[0]), int(numbers[1]), int(numbers[2])), " ".join(words)))
     if not colours:
@@ -70,16 +72,7 @@ def _beside(root: Path, names: Sequence[str]) -> Path | None:
 
 
 def _lines(path: Path) -> list[str]:
-    return [nfc(line.strip()) for line in _text(path).splitlines() if line.strip()]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise VitrailError(f"{shown(path)} is not UTF-8 text: save it again as UTF-8") from None
-    except OSError as error:
-        raise VitrailError(f"cannot read {shown(path)}: {error.strerror or error}") from None
+    return [nfc(line.strip()) for line in read_text(path).splitlines() if line.strip()]
 
 
 def _cells(line: str) -> list[str]:
