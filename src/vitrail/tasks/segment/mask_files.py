@@ -15,7 +15,8 @@ from vitrail.images.decode import decode, open_image, read_file
 from vitrail.images.exif import stored_size
 from vitrail.images.polygons import inside
 from vitrail.images.rle import decode_rle
-from vitrail.images.unreadable import MAX_PIXELS, UnreadableImage, as_sentences, too_large
+from vitrail.images.decode_limits import decode_limits
+from vitrail.images.unreadable import UnreadableImage, as_sentences, too_large
 from vitrail.tasks.shared.pixel_maps import PixelMap
 from vitrail.text import listing
 
@@ -114,7 +115,7 @@ class DrawnMask(Mask):
 
     def read(self) -> NDArray[np.uint8]:
         size = stored_size(self.size, self.turn)
-        if size[0] * size[1] > MAX_PIXELS:  # as the annotation says of an image that cannot be read
+        if size[0] * size[1] > decode_limits().pixels:  # as the annotation says of an image that cannot be read
             raise too_large(str(self.path))
         canvas = np.zeros(size, dtype=np.uint8)
         for region in self.regions:
