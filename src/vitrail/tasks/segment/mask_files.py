@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from vitrail.images.arrays import is_npy, load_npy
 from vitrail.images.decode import decode, open_image, read_file
+from vitrail.images.decode_limits import decode_limits
 from vitrail.images.exif import stored_size
 from vitrail.images.polygons import inside
 from vitrail.images.rle import decode_rle
-from vitrail.images.decode_limits import decode_limits
 from vitrail.images.unreadable import UnreadableImage, as_sentences, too_large
 from vitrail.tasks.shared.pixel_maps import PixelMap
 from vitrail.text import listing
