@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import io
 import json
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -280,3 +283,14 @@ def until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came to pass"
         time.sleep(0.02)
+
+
+def async_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test in an event loop; in a thread, since the browser of other tests keeps an event loop in this one."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, test(**fixtures)).result()
+
+    return run

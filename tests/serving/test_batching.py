@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.serving.server import async_test
 from vitrail.serving.batching import ModelThread
 
 
@@ -37,17 +35,6 @@ def held() -> Iterator[Held]:
     yield held
     held.go.set()  # a test that failed may have left it waiting
     held.thread.stop()
-
-
-def async_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The test in an event loop; in a thread, since the browser of other tests keeps an event loop in this one."""
-
-    @functools.wraps(test)
-    def run(**fixtures: Any) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, test(**fixtures)).result()
-
-    return run
 
 
 async def begun(held: Held, part: int) -> asyncio.Task:

@@ -18,9 +18,8 @@ import h11
 import pytest
 
 from tests.serving.conftest import checkpoint
-from tests.serving.server import Server, ThreadServer, form, picture, until
+from tests.serving.server import Server, ThreadServer, async_test, form, picture, until
 from tests.serving.test_abuse import post_head, read_all
-from tests.serving.test_batching import async_test
 from vitrail.errors import VitrailError
 from vitrail.serving.batching import Abandoned, ModelThread
 from vitrail.serving.http_errors import HttpError
@@ -88,14 +87,17 @@ class Clock:
         ([(5.0, 0), (5.0, 100), (5.0, 0), (5.0, 100)], True),
     ],
 )
-def test_a_body_keeps_up_a_speed(monkeypatch: pytest.MonkeyPatch, parts: list[tuple[float, int]], slow: bool) -> None:
+@async_test
+async def test_a_body_keeps_up_a_speed(
+    monkeypatch: pytest.MonkeyPatch, parts: list[tuple[float, int]], slow: bool
+) -> None:
     clock = Clock(monkeypatch, parts)
     limits = Limits(patience=10.0, bytes_per_second=16_000)
     body = RequestBody(clock.receive, limits, {b"content-length": b"9000000"}, Capacity(10**9, "tests"))
     late = False
     while clock.parts:
         before = body.deadline
-        asyncio.run(body())
+        await body()
         late = late or clock.now > before
     assert late == slow
 
