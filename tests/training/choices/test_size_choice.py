@@ -1,14 +1,17 @@
 """The image size of a dense task follows from the time there is."""
 
 import pytest
+import torch
 
 from tests.training.choices.example_facts import facts
 from vitrail.model.cost import multiply_adds
 from vitrail.training.choices.model_choice import choose_model, config_of
 from vitrail.training.choices.size_choice import (
     ENOUGH_EPOCHS,
+    StepCost,
     candidate_sizes,
     fit_size_to_time,
+    measure_step_cost,
     size_for_time,
     small_config,
 )
@@ -44,10 +47,17 @@ def test_more_minutes_never_mean_fewer_pixels(task):
         choice = choose_model(Settings(), known)
         config = small_config(config_of(choice.settings, HEAD))
         assert max(config.image_size) <= 160
-        image_seconds = multiply_adds(config, 1) / 2e10  # a machine with 20 billion multiply-adds a second
-        fitted = fit_size_to_time(Settings(), known, choice, config, image_seconds)
+        cost = StepCost(multiply_adds(config, 1) / 2e10, 0.05)  # a machine with 20 billion multiply-adds a second
+        fitted = fit_size_to_time(Settings(), known, choice, config, cost)
         sides.append(fitted.settings.model.image_size)
         reasons = [reason for reason in fitted.reasons if reason.startswith("size:")]
         assert len(reasons) == (sides[-1] < 512)
         assert all("minutes would allow 512 x 512 px" in reason for reason in reasons)
     assert sides == sorted(sides) and sides[0] < sides[-1] == 512
+
+
+def test_a_step_is_measured_with_its_optimizer():
+    config = small_config(config_of(choose_model(Settings(), facts(task="segment", minutes=1.0)).settings, HEAD))
+    cost = measure_step_cost(config, torch.device("cpu"), "float32", muon=True)
+    assert cost.image_seconds > 0 and cost.optimizer_seconds > 0
+    assert cost.per_image(2.0, 4) > cost.per_image(1.0, 4) > cost.per_image(1.0, 400)

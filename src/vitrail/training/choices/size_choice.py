@@ -18,13 +18,14 @@ from vitrail.model.precision import autocast
 from vitrail.model.vit import ViT
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import DENSE_LONGEST, Choice, choose_model
+from vitrail.training.optim.optimizers import Rates, optimizers
 from vitrail.training.settings import Settings
 
 ENOUGH_EPOCHS = 10.0
 SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)  # of the largest size, by side
 SMALLEST = 96  # pixels of the longer side, below which little is to be seen
 LEARNING = 0.7  # the part of the time that is left for steps, beside decoding, evaluations and the end
-STEP_OVERHEAD = 1.25  # a step with augmentation, the task's loss and the optimizer, against forward and backward alone
+STEP_OVERHEAD = 1.5  # forward and backward with augmentation and the task's loss, against those alone
 MEASURED_SIDE = 160  # pixels
 MEASURED_IMAGES = 4
 Size = tuple[int, int]  # height, width
@@ -58,37 +59,52 @@ def size_for_time(sizes: Sequence[Size], image_seconds: Sequence[float], images:
     return next((one for one in timed if one.epochs >= ENOUGH_EPOCHS), timed[-1])
 
 
-def measure_image_seconds(config: ViTConfig, device: torch.device, precision: str) -> float:
-    """Seconds of forward and backward of one image in training, at the config's size."""
+@dataclass(frozen=True)
+class StepCost:
+    """What a training step takes on this machine."""
+
+    image_seconds: float  # forward and backward of one image, at the size of the measured network
+    optimizer_seconds: float  # once a step, whatever the size
+
+    def per_image(self, larger: float, batch: int) -> float:
+        """Seconds of one image in a batch, at a size whose forward pass has so many times the multiply-adds."""
+        return STEP_OVERHEAD * self.image_seconds * larger + self.optimizer_seconds / batch
+
+
+def measure_step_cost(config: ViTConfig, device: torch.device, precision: str, muon: bool) -> StepCost:
+    """Measured on random images, with a network that is thrown away."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = ViT(config).to(device).train()
         images = torch.randn(MEASURED_IMAGES, config.channels, *config.image_size, device=device)
-    fastest = float("inf")
+    rules = optimizers(network, Rates(adamw=1e-3, muon=0.02 if muon else None))
+    fastest = [float("inf"), float("inf")]
     for _ in range(4):  # the first ones wait for memory that is new to the process
         began = time.perf_counter()
         with autocast(device, precision):
             outputs = network(images)
         outputs.float().square().mean().backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        fastest = min(fastest, time.perf_counter() - began)
-    return fastest / MEASURED_IMAGES
+        between = _now(device)
+        for optimizer in rules:
+            optimizer.step()
+        fastest = [min(fastest[0], between - began), min(fastest[1], _now(device) - between)]
+    return StepCost(fastest[0] / MEASURED_IMAGES, fastest[1])
 
 
-def fit_size_to_time(
-    settings: Settings, facts: Facts, choice: Choice, config: ViTConfig, image_seconds: float
-) -> Choice:
-    """The choice again, at the size that the minutes suffice for. `image_seconds`: measured, at the size of `config`;
-    `config`: the chosen network at a small size."""
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: ViTConfig, cost: StepCost) -> Choice:
+    """The choice again, at the size that the minutes suffice for. `cost`: measured, at the size of `config`; `config`:
+    the chosen network at a small size."""
     assert facts.minutes is not None
-    patch = config.patch_size[0]
-    sizes = candidate_sizes(facts, patch)
-    measured_cost = multiply_adds(config, 1)
-    per_size = [
-        STEP_OVERHEAD * image_seconds * multiply_adds(config.replace(image_size=size), 1) / measured_cost
-        for size in sizes
-    ]
+    batch = choice.settings.train.batch_size or 1
+    sizes = candidate_sizes(facts, config.patch_size[0])
+    measured = multiply_adds(config, 1)
+    per_size = [cost.per_image(multiply_adds(config.replace(image_size=size), 1) / measured, batch) for size in sizes]
     timed = size_for_time(sizes, per_size, facts.images, LEARNING * 60 * facts.minutes)
     if timed.size == sizes[0]:
         return choice

@@ -15,7 +15,7 @@ from vitrail.training.choices.compatibility import check_sharing, check_start, c
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice, choose_model, config_of
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
-from vitrail.training.choices.size_choice import fit_size_to_time, measure_image_seconds, small_config
+from vitrail.training.choices.size_choice import fit_size_to_time, measure_step_cost, small_config
 from vitrail.training.optim.whitening import start_from_images
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
@@ -75,9 +75,11 @@ def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice:
         return choice
     config = small_config(config_of(choice.settings, head_fields(choice.settings, task)))
     precision = settings.train.precision or "auto"
-    own = measure_image_seconds(config, run.processes.device, precision)
-    seconds = run.processes.from_main(lambda: own) / run.processes.world
-    return fit_size_to_time(settings, facts, choice, config, seconds)
+    muon = settings.train.optimizer != "adamw" and not run.request.shard
+    own = measure_step_cost(config, run.processes.device, precision, muon)
+    cost = run.processes.from_main(lambda: own)
+    cost = replace(cost, image_seconds=cost.image_seconds / run.processes.world)
+    return fit_size_to_time(settings, facts, choice, config, cost)
 
 
 def _fine_tuning_choice(settings: Settings, data: TrainingData, task: Task, loaded: Checkpoint) -> Choice:
