@@ -21,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.weights.not_weights import what_it_is
+from vitrail.weights.wrapping import strip_prefixes, unwrap
 
 FILES = (  # what a folder's weights may be called, best first
     "model.safetensors",
@@ -28,11 +30,8 @@ FILES = (  # what a folder's weights may be called, best first
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-PICKLES = (".pth", ".pt", ".bin", ".pth.tar")
+PICKLES = (".pth", ".pt", ".bin", ".pth.tar", ".ckpt")
 ENDINGS = (".safetensors", ".npz", *PICKLES)
-# Where a training checkpoint keeps its weights, best first: DINO's teacher is what one wants of it, not the student.
-WRAPPERS = ("teacher", "state_dict_ema", "model_ema", "state_dict", "model", "module", "student")
-PREFIXES = ("teacher.", "module.", "_orig_mod.", "backbone.")
 # What reading a damaged file raises, in the libraries that read it.
 DAMAGED = (
     *(RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, ArithmeticError),
@@ -51,6 +50,7 @@ class Source:
     metadata: dict[str, str] = field(default_factory=dict)  # of a safetensors file
     config: dict[str, Any] = field(default_factory=dict)  # config.json beside it
     preprocessor: dict[str, Any] = field(default_factory=dict)  # preprocessor_config.json, how images are prepared
+    notes: tuple[str, ...] = ()  # what was done to the tensors, a sentence each
     unwrapped: tuple[str, ...] = ()  # the entries and prefixes that the tensors were found under
 
 
@@ -60,25 +60,29 @@ def read(path: Path, name: str) -> Source:
         if path.is_dir():
             path = find_weights(path)
         tensors, metadata, unwrapped = _read_file(path)
-        config, preprocessor = _read_json(path.parent / "config.json"), _read_preprocessor(path.parent)
+        config, preprocessor = read_json(path.parent / "config.json"), _read_preprocessor(path.parent)
     except OSError as error:
         raise VitrailError(f"cannot read {path}: {error.strerror or error}") from None
     if not tensors:
         raise VitrailError(f"{path} holds no weights")
-    tensors, prefixes = strip_prefixes(tensors)
+    inside, prefixes = strip_prefixes(tensors)
     return Source(
         name=name,
         file=path.name,
-        tensors=tensors,
+        tensors=inside,
         metadata=metadata,
         config=config,
         preprocessor=preprocessor,
+        notes=_left_out(tensors, inside, prefixes),
         unwrapped=(*unwrapped, *prefixes),
     )
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[str, ...]]:
     """The tensors, the metadata of a safetensors file, and the entries that a pickle had its tensors under."""
+    other = what_it_is(path)
+    if other is not None:
+        raise VitrailError(f"{path} {other}")
     if path.name.endswith(".index.json"):
         return _read_shards(path), {}, ()
     if path.suffix == ".npz":
@@ -86,9 +90,17 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[str
     if path.suffix == ".safetensors":
         return *_read_safetensors(path), ()
     if path.name.endswith(PICKLES):
-        tensors, unwrapped = _unwrap(_read_pickle(path))
+        tensors, unwrapped = unwrap(_read_pickle(path))
         return _plain(tensors, path), {}, unwrapped
     raise VitrailError(f"{path} is no weight file: those end in {', '.join(ENDINGS)}")
+
+
+def _left_out(tensors: dict[str, Tensor], inside: dict[str, Tensor], prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    count = len(tensors) - len(inside)
+    if not count:
+        return ()
+    what = "1 tensor beside them was" if count == 1 else f"{count} tensors beside them were"
+    return (f"the weights were found under {' '.join(prefixes)}, and {what} left out",)
 
 
 def find_weights(folder: Path) -> Path:
@@ -103,20 +115,6 @@ def find_weights(folder: Path) -> Path:
     return files[0]
 
 
-def strip_prefixes(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Names without what trainers put before them; where only some names have it, the others are not the network's."""
-    stripped: list[str] = []
-    again = True
-    while again:
-        again = False
-        for prefix in PREFIXES:
-            inside = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            if inside:
-                tensors, again = inside, True
-                stripped.append(prefix)
-    return tensors, tuple(stripped)
-
-
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
@@ -128,7 +126,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    names = _read_json(index).get("weight_map")
+    names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
         raise VitrailError(f"{index} has no weight_map: copy it again from its source")
     tensors: dict[str, Tensor] = {}
@@ -170,24 +168,7 @@ def _read_pickle(path: Path) -> Any:
                 f"{path} is a pickle that wants to run code ({wants[1]}), so it was not loaded: "
                 "ask its author for a .safetensors file"
             ) from None
-        if "TorchScript" in str(error):
-            raise VitrailError(f"{path} is a TorchScript program, not weights, so it was not loaded") from None
         raise VitrailError(f"{path} is damaged, cut short or no PyTorch file ({_reason(error)})") from None
-
-
-def _unwrap(content: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The tensors of a training checkpoint, and the entries they were found under."""
-    under: list[str] = []
-    while isinstance(content, dict) and len(under) < 4:  # a pickle may hold itself
-        inside = next((key for key in WRAPPERS if isinstance(content.get(key), dict) and content[key]), None)
-        if inside is None:
-            break
-        content = content[inside]
-        under.append(inside)
-    if not isinstance(content, dict):
-        return {}, ()
-    named = {name: t.detach() for name, t in content.items() if isinstance(name, str) and isinstance(t, Tensor)}
-    return named, tuple(under)
 
 
 def _plain(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
@@ -197,7 +178,8 @@ def _plain(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of named fields, empty where there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -209,8 +191,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_preprocessor(folder: Path) -> dict[str, Any]:
     """transformers keeps it alone, or within the settings of a processor that also prepares text."""
-    alone = _read_json(folder / "preprocessor_config.json")
-    within = _read_json(folder / "processor_config.json").get("image_processor")
+    alone = read_json(folder / "preprocessor_config.json")
+    within = read_json(folder / "processor_config.json").get("image_processor")
     return alone or (within if isinstance(within, dict) else {})
 
 
