@@ -89,6 +89,17 @@ def test_a_few_slow_steps_do_not_end_a_run():
     assert well.steps == pytest.approx(first.steps, rel=0.1)
 
 
+def test_slow_steps_do_not_make_the_end_eat_the_run():
+    """Three cold steps, 24 times slower than measured, of a run whose last measure takes a fifth of its time."""
+    timing = StepTiming(few_tokens=0.13, all_tokens=0.13, evaluation=5.4, ending=31.0)
+    length = length_of(steps_within(65.0, timing, 0.0, evaluations=3), 0.0, 0.05, 3)
+    first = plan(deadline=96.0, timing=timing, lengths=(length,))
+    slow = first.corrected(3, 12.1, timing.scaled(24.0), 0.0, 0.05)
+    assert slow.steps > 0.45 * first.steps and slow.loop_seconds == first.loop_seconds
+    late = first.corrected(3, 12.1, timing.scaled(24.0, evaluation=130.0), 0.0, 0.05)  # and evaluations as slow
+    assert late.loop_seconds == pytest.approx(0.65 * 96) and late.steps > 0.4 * first.steps
+
+
 class Machine:
     """A clock that steps and evaluations move on; `slower(seconds)` is how many times as long as planned they take."""
 
@@ -102,14 +113,14 @@ class Machine:
 
     def run(self, current):
         """The loop's part of a run, then its ending. Returns when all of it is over."""
-        done, timing = 0, PACE
+        done, timing, evaluation = 0, PACE, None
         while done < current.steps:
             few = done < current.at(done).full_from
             planned = PACE.few_tokens if few else PACE.all_tokens
-            timing = PACE.scaled(self.work(planned) / planned)
+            timing = PACE.scaled(self.work(planned) / planned, evaluation)
             done += 1
             if current.is_evaluated(done):
-                self.work(PACE.evaluation)
+                evaluation = self.work(PACE.evaluation)
                 self.evaluated.append(done)
             if done < current.steps and current.correction_is_due(done, self.seconds):
                 current = current.corrected(done, self.seconds, timing, 0.7, 0.05)

@@ -29,6 +29,7 @@ from vitrail.training.train_step import Trainer, compute_gradients, update_weigh
 
 COLD_STEPS = 2  # of a session, whose time says nothing about the others: memory is new, threads start
 SAME_LOSS = 1e-4  # of the loss: a smaller gain is none, or patience would never run out where weights hardly move
+FEWEST_STEPS = 4  # that tell how fast the machine is
 LOG_STEPS = 200  # rows of metrics.jsonl about training in a run, at least
 
 
@@ -261,7 +262,7 @@ class StepTimer:
         cold = max(0, COLD_STEPS - (self._count - len(self._steps)))
         warm = list(self._steps)[cold:]
         expected = sum(planned.few_tokens if few else planned.all_tokens for _, few in warm)
-        slower = sum(seconds for seconds, _ in warm) / expected if warm else 1.0
+        slower = sum(seconds for seconds, _ in warm) / expected if len(warm) >= FEWEST_STEPS else 1.0
         evaluation = statistics.median(self._evaluations) if self._evaluations else None
         return planned.scaled(slower, evaluation)
 

@@ -22,6 +22,7 @@ EVALUATIONS = 12  # during a run
 SHARE = 0.2  # of the time that they may take; where one takes long there are fewer
 CORRECT_EVERY = 0.02  # of the time; the first correction waits twice as long, because the first steps are slow
 LARGEST_CHANGE = 2.0  # times the steps that are left: a few slow steps do not end a run, the next correction follows
+LARGEST_ENDING = 0.35  # of the time, for the last measure and the report
 SLACK = 1.0  # seconds that a run may be late before it ends at once
 _KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "int | None": (int,), "float": (int, float), "str": (str,)}
 
@@ -61,13 +62,15 @@ class StepTiming:
         return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9))))
 
     def scaled(self, slower: float, evaluation: float | None = None) -> StepTiming:
-        """On a machine that is so many times slower than it was; what ends the run is as slow as an evaluation."""
-        evaluation = slower * self.evaluation if evaluation is None else evaluation
+        """With steps that take so many times as long, and an evaluation that takes so long (None: as it was). What ends
+        the run is as slow as an evaluation. Slow steps alone say nothing of it: a run was once given up after three
+        cold ones, because its end seemed to need all of the time."""
+        evaluation = self.evaluation if evaluation is None else evaluation
         return StepTiming(
             few_tokens=slower * self.few_tokens,
             all_tokens=slower * self.all_tokens,
             evaluation=evaluation,
-            ending=self.ending * (evaluation / self.evaluation if self.evaluation else slower),
+            ending=self.ending * (evaluation / self.evaluation if self.evaluation else 1.0),
             final_slower=self.final_slower,
         )
 
@@ -93,8 +96,9 @@ class Plan:
 
     @property
     def loop_seconds(self) -> float:
-        """For the steps and the evaluations on the way."""
-        return self.deadline - (self.timing.ending if self.timing is not None else 0.0)
+        """For the steps and the evaluations on the way. The end is made shorter rather than take most of the time."""
+        ending = self.timing.ending if self.timing is not None else 0.0
+        return self.deadline - min(ending, LARGEST_ENDING * self.deadline)
 
     def at(self, step: int) -> Length:
         """The length that was planned when that step was made."""

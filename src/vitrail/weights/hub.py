@@ -26,6 +26,7 @@ def fetch(text: str) -> Path:
     repository, _, revision = _plain(text).partition("@")
     # .bin files only where there is no safetensors: asked for in a second go, so that nothing is fetched twice
     wanted = ["config.json", "p*processor_config.json", "*.npz", "model*.safetensors", "model.safetensors.index.json"]
+    wanted += ["adapter_config.json", "adapter_model.safetensors"]
     try:
         folder = Path(snapshot_download(repository, revision=revision or None, allow_patterns=wanted))
         if not any((folder / name).exists() for name in FILES) and not list(folder.glob("*.npz")):

@@ -19,6 +19,7 @@ from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import KEY, Checkpoint, filled_model, from_file
 from vitrail.weights.families import recognise
 from vitrail.weights.imagenet_names import name_outputs
+from vitrail.weights.lora_adapter import is_adapter, read_merged
 from vitrail.weights.preprocessing import HALF, IMAGENET, Preprocessing
 from vitrail.weights.source import ENDINGS, Source, read
 
@@ -48,11 +49,11 @@ def load(
     text = str(source)
     path = Path(source)
     if text and path.exists():
-        checkpoint = _from_source(read(path, text), image_size, family, cnn, settings)
+        checkpoint = _from_source(_read(path, text), image_size, family, cnn, settings)
     elif is_preset(text):
         checkpoint = _from_preset(text, cnn, settings)
     elif hub.is_hub_id(text) and path.suffix not in ENDINGS:
-        checkpoint = _from_source(read(hub.fetch(text), text), image_size, family, cnn, settings)
+        checkpoint = _from_source(_read(hub.fetch(text), text), image_size, family, cnn, settings)
     else:
         raise VitrailError(f"there is no file, folder or preset {text!r}; a hub id looks like owner/name")
     before = len(checkpoint.notes)
@@ -60,6 +61,10 @@ def load(
     for note in checkpoint.notes[before:]:
         log.warning("%s: %s", text, note)
     return checkpoint
+
+
+def _read(path: Path, name: str) -> Source:
+    return read_merged(path, name) if is_adapter(path) else read(path, name)
 
 
 def _from_preset(name: str, cnn: nn.Module | None, settings: dict[str, Any]) -> Checkpoint:
@@ -91,7 +96,7 @@ def _from_source(
     except VitrailError as error:
         prefix = "" if str(error).startswith(source.name) else f"{source.name} cannot be loaded: "
         raise VitrailError(f"{prefix}{error}") from None
-    labels, notes = foreign.labels, foreign.notes
+    labels, notes = foreign.labels, [*foreign.notes, *source.notes]
     if foreign.task == DEFAULT_TASK:
         labels, more = name_outputs(labels, model.config.classes)
         notes = [*notes, *more]

@@ -25,6 +25,8 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.text import shown
+from vitrail.weights.not_weights import what_it_is
+from vitrail.weights.wrapping import strip_prefixes, unwrap
 
 FILES = (  # what a folder's weights may be called, best first
     "model.safetensors",
@@ -32,11 +34,8 @@ FILES = (  # what a folder's weights may be called, best first
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-PICKLES = (".pth", ".pt", ".bin", ".pth.tar")
+PICKLES = (".pth", ".pt", ".bin", ".pth.tar", ".ckpt")
 ENDINGS = (".safetensors", ".npz", *PICKLES)
-# Where a training checkpoint keeps its weights, best first: DINO's teacher is what one wants of it, not the student.
-WRAPPERS = ("teacher", "state_dict_ema", "model_ema", "state_dict", "model", "module", "student")
-PREFIXES = ("teacher.", "module.", "_orig_mod.", "backbone.")
 MOST_UNPACKED = 20  # times its own size that a compressed .npz may take; weights shrink by far less than that
 MOST_SHARED = 4  # times its own size that the tensors of a pickle may take, which can share their values
 SMALL = 1_000_000  # bytes that any file may take
@@ -58,6 +57,7 @@ class Source:
     metadata: dict[str, str] = field(default_factory=dict)  # of a safetensors file
     config: dict[str, Any] = field(default_factory=dict)  # config.json beside it
     preprocessor: dict[str, Any] = field(default_factory=dict)  # preprocessor_config.json, how images are prepared
+    notes: tuple[str, ...] = ()  # what was done to the tensors, a sentence each
     unwrapped: tuple[str, ...] = ()  # the entries and prefixes that the tensors were found under
 
 
@@ -69,27 +69,31 @@ def read(path: Path, name: str) -> Source:
         if path.exists() and not path.is_file():  # to read a pipe or a device may never end
             raise VitrailError(f"{path} is no file")
         tensors, metadata, unwrapped = _read_file(path)
-        config, preprocessor = _read_json(path.parent / "config.json"), _read_preprocessor(path.parent)
+        config, preprocessor = read_json(path.parent / "config.json"), _read_preprocessor(path.parent)
     except OSError as error:
         raise VitrailError(f"cannot read {path}: {error.strerror or error}") from None
     if not tensors:
         raise VitrailError(f"{path} holds no weights")
     if odd := [name for name in tensors if not name.isprintable()]:  # sentences and notes quote names
         raise VitrailError(f"{path} holds a tensor whose name is no text: {shown(odd[0])!r}")
-    tensors, prefixes = strip_prefixes(tensors)
+    inside, prefixes = strip_prefixes(tensors)
     return Source(
         name=name,
         file=path.name,
-        tensors=tensors,
+        tensors=inside,
         metadata=metadata,
         config=config,
         preprocessor=preprocessor,
+        notes=_left_out(tensors, inside, prefixes),
         unwrapped=(*unwrapped, *prefixes),
     )
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[str, ...]]:
     """The tensors, the metadata of a safetensors file, and the entries that a pickle had its tensors under."""
+    other = what_it_is(path)
+    if other is not None:
+        raise VitrailError(f"{path} {other}")
     if path.name.endswith(".index.json"):
         return _read_shards(path), {}, ()
     if path.suffix == ".npz":
@@ -97,9 +101,17 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str], tuple[str
     if path.suffix == ".safetensors":
         return *_read_safetensors(path), ()
     if path.name.endswith(PICKLES):
-        tensors, unwrapped = _unwrap(_read_pickle(path))
+        tensors, unwrapped = unwrap(_read_pickle(path))
         return _copied(tensors, path), {}, unwrapped
     raise VitrailError(f"{path} is no weight file: those end in {', '.join(ENDINGS)}")
+
+
+def _left_out(tensors: dict[str, Tensor], inside: dict[str, Tensor], prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    count = len(tensors) - len(inside)
+    if not count:
+        return ()
+    what = "1 tensor beside them was" if count == 1 else f"{count} tensors beside them were"
+    return (f"the weights were found under {' '.join(prefixes)}, and {what} left out",)
 
 
 def find_weights(folder: Path) -> Path:
@@ -114,20 +126,6 @@ def find_weights(folder: Path) -> Path:
     return files[0]
 
 
-def strip_prefixes(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Names without what trainers put before them; where only some names have it, the others are not the network's."""
-    stripped: list[str] = []
-    again = True
-    while again:
-        again = False
-        for prefix in PREFIXES:
-            inside = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            if inside:
-                tensors, again = inside, True
-                stripped.append(prefix)
-    return tensors, tuple(stripped)
-
-
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
@@ -139,7 +137,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    names = _read_json(index).get("weight_map")
+    names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
         raise VitrailError(f"{index} has no weight_map: copy it again from its source")
     tensors: dict[str, Tensor] = {}
@@ -230,21 +228,6 @@ def _check_stored(path: Path) -> None:
         raise VitrailError(f"{path} was compressed, which torch.save does not do ({shown(packed[0])}): save it anew")
 
 
-def _unwrap(content: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The tensors of a training checkpoint, and the entries they were found under."""
-    under: list[str] = []
-    while isinstance(content, dict) and len(under) < 4:  # a pickle may hold itself
-        inside = next((key for key in WRAPPERS if isinstance(content.get(key), dict) and content[key]), None)
-        if inside is None:
-            break
-        content = content[inside]
-        under.append(inside)
-    if not isinstance(content, dict):
-        return {}, ()
-    named = {name: t.detach() for name, t in content.items() if isinstance(name, str) and isinstance(t, Tensor)}
-    return named, tuple(under)
-
-
 def _copied(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     """The tensors of a pickle in memory of their own, once it is certain that they are plain and not too many: a few
     values can be shown as a tensor of any size (stride 0), and by any number of tensors."""
@@ -259,7 +242,8 @@ def _copied(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of named fields, empty where there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -271,8 +255,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_preprocessor(folder: Path) -> dict[str, Any]:
     """transformers keeps it alone, or within the settings of a processor that also prepares text."""
-    alone = _read_json(folder / "preprocessor_config.json")
-    within = _read_json(folder / "processor_config.json").get("image_processor")
+    alone = read_json(folder / "preprocessor_config.json")
+    within = read_json(folder / "processor_config.json").get("image_processor")
     return alone or (within if isinstance(within, dict) else {})
 
 

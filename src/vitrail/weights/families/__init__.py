@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from vitrail.errors import VitrailError
-from vitrail.weights.families import google, meta, timm, transformers_towers, transformers_vit, transformers_yolos
+from vitrail.weights.families import (
+    google,
+    meta,
+    timm,
+    torchvision,
+    transformers_towers,
+    transformers_vit,
+    transformers_yolos,
+)
 from vitrail.weights.family import Family
 from vitrail.weights.source import Source
 
-FAMILIES: tuple[Family, ...] = (google, transformers_yolos, transformers_vit, transformers_towers, meta, timm)
+FAMILIES: tuple[Family, ...] = (
+    google,
+    transformers_yolos,
+    transformers_vit,
+    transformers_towers,
+    torchvision,
+    meta,
+    timm,
+)
 
 
 def recognise(source: Source, name: str | None = None) -> Family:
@@ -20,5 +36,11 @@ def recognise(source: Source, name: str | None = None) -> Family:
     for family in FAMILIES:
         if family.recognises(source):
             return family
-    some = ", ".join(list(source.tensors)[:3])
-    raise VitrailError(f"{source.name} is of no known family of plain ViT weights: its tensors are called {some}, ...")
+    if any(".lora_A" in tensor for tensor in source.tensors):
+        raise VitrailError(
+            f"{source.name} is a LoRA adapter without its base: give the folder that holds it as "
+            "adapter_model.safetensors beside its adapter_config.json, which names the base"
+        )
+    from vitrail.weights.nearest_family import describe  # it looks at all families
+
+    raise VitrailError(f"{source.name} is of no known family of plain ViT weights: {describe(source.tensors)}")

@@ -30,6 +30,8 @@ RENAMED = (  # Meta's own names, and timm's for the same
     (r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma"),  # DeiT III
 )
 PRETRAINING = ("mask_token", "decoder_")  # what only pretraining used
+# A file named as timm names its architectures: vit_small_patch16_224.augreg_in21k.pth
+TIMM_FILE = r"(vit|deit|deit3|flexivit|beit)_[a-z0-9]+_(distilled_)?patch\d+"
 TIMMS_OWN = ("reg_token", "norm_pre.", "attn_pool.", "blocks.0.attn.q_norm.", "blocks.0.ls1.")
 
 
@@ -99,6 +101,8 @@ def _kind(source: Source) -> Kind | None:
         return None
     if source.unwrapped in (("model",), ("model_ema",)):
         return MAE if "head.weight" not in names or "fc_norm.weight" in names else DEIT
+    if re.search(TIMM_FILE, source.file) or "blocks.0.attn.qkv.bias" not in names:
+        return None
     headless = not names & {"head.weight", "fc_norm.weight", "dist_token"}
     return DINO if headless and "state_dict" not in source.unwrapped else None
 

@@ -174,7 +174,8 @@ def _shapes(tensors: Mapping[str, Tensor], names: Names) -> Shapes:
     )
 
 
-def _names(layer: str, blocks: Modules, head: Modules) -> Names:
+def names_of(layer: str, blocks: Modules, head: Modules) -> Names:
+    """The table of names whose blocks lie under `layer`, with these parts in a block and this head."""
     modules: Modules = {**ENDS, **head}
     for ours, theirs in blocks.items():
         several = (theirs,) if isinstance(theirs, str) else theirs
@@ -193,7 +194,7 @@ def _names_in(tensors: Mapping[str, Tensor]) -> Names:
         (VIT_MLP, DINOV2_MLP, SWIGLU, SWIGLU_IN_MEMORY),
     ):
         blocks |= next((part for part in choices if _holds(tensors, layer, part)), choices[0])
-    return _names(layer, blocks, TWO_HEADS if "cls_classifier.weight" in tensors else ONE_HEAD)
+    return names_of(layer, blocks, TWO_HEADS if "cls_classifier.weight" in tensors else ONE_HEAD)
 
 
 def _holds(tensors: Mapping[str, Tensor], layer: str, part: Modules) -> bool:
@@ -345,7 +346,7 @@ def _tensors_to_write(checkpoint: Checkpoint, kind: str) -> dict[str, Tensor]:
     blocks = {**ATTENTION, **VIT_NORMS, **VIT_MLP}
     if kind.startswith("dinov2"):
         blocks = {**ATTENTION, **DINOV2_NORMS, **(SWIGLU if config.activation == "swiglu" else DINOV2_MLP)}
-    theirs = to_theirs(state, _names(LAYERS[0], blocks, TWO_HEADS if config.distillation else ONE_HEAD), config)
+    theirs = to_theirs(state, names_of(LAYERS[0], blocks, TWO_HEADS if config.distillation else ONE_HEAD), config)
     if kind.startswith("dinov2"):
         theirs[MASK] = state["norm.weight"].new_zeros(1, config.width)
     elif not config.classes:  # with pooler_act "linear", the pooler gives [CLS] as it is
