@@ -421,7 +421,7 @@ def fuzz(target: str, seconds: int, finds: Path) -> None:
             (corpus / f"seed-{number}").write_bytes(seed)
             check(TARGETS[target], seed, folder)
         longest = max(LONGEST, *(2 * len(seed) for seed in seeds_of(target)))
-        options = [f"-max_total_time={seconds}", f"-max_len={longest}", "-len_control=0", "-timeout=60"]
+        options = [f"-max_total_time={seconds}", f"-max_len={longest}", "-len_control=0", "-timeout=600"]
         options += ["-rss_limit_mb=0", "-print_final_stats=1", f"-artifact_prefix={finds}/{target}-"]
         atexit.register(shutil.rmtree, work, ignore_errors=True)
         more = {"custom_mutator": mutate_json} if target in JSON_TARGETS else {}
