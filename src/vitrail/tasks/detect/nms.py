@@ -15,8 +15,8 @@ from vitrail.tasks.detect.box_geometry import distinct
 
 USUAL = 0.7  # IoU, where nothing was measured
 NEVER = 1.0  # no IoU is above it: nothing is suppressed
-CANDIDATES = (0.3, 0.4, 0.5, 0.6, USUAL, 0.8, 0.9, NEVER)
-IMAGES = 200  # that suffice for the choice, spread evenly over those that there are
+CANDIDATES = (0.3, 0.4, 0.5, 0.6, USUAL, 0.8, NEVER)
+IMAGES = 100  # that suffice for the choice, spread evenly over those that there are
 
 
 def best_nms_iou(rows: Tensor, truths: Tensor, classes: int) -> float:
