@@ -100,6 +100,12 @@ def test_slow_steps_do_not_make_the_end_eat_the_run():
     assert late.loop_seconds == pytest.approx(0.65 * 96) and late.steps > 0.4 * first.steps
 
 
+def test_the_report_does_not_grow_with_slow_evaluations():
+    """Of 25 images an evaluation is short, and saving after it makes it many times longer."""
+    timing = StepTiming(few_tokens=0.05, all_tokens=0.05, evaluation=0.02, ending=4.02, report=4.0)
+    assert timing.scaled(1.0, evaluation=0.2).ending == pytest.approx(4.2)
+
+
 class Machine:
     """A clock that steps and evaluations move on; `slower(seconds)` is how many times as long as planned they take."""
 

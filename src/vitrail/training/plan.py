@@ -55,6 +55,7 @@ class StepTiming:
     all_tokens: float
     evaluation: float  # of the quick part of the held-out images, and of saving
     ending: float = 0.0  # the last, complete measure, and the report
+    report: float = 0.0  # of that, what does not depend on the number of images
     final_slower: float = 1.0  # times as long for an image in the last measure, which is in float32
 
     def evaluations(self, seconds: float) -> int:
@@ -62,15 +63,18 @@ class StepTiming:
         return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9))))
 
     def scaled(self, slower: float, evaluation: float | None = None) -> StepTiming:
-        """With steps that take so many times as long, and an evaluation that takes so long (None: as it was). What ends
-        the run is as slow as an evaluation. Slow steps alone say nothing of it: a run was once given up after three
+        """With steps that take so many times as long, and an evaluation that takes so long (None: as it was). The last
+        measure is as slow as an evaluation. Slow steps alone say nothing of it: a run was once given up after three
         cold ones, because its end seemed to need all of the time."""
         evaluation = self.evaluation if evaluation is None else evaluation
+        longer = evaluation / self.evaluation if self.evaluation else 1.0
         return StepTiming(
             few_tokens=slower * self.few_tokens,
             all_tokens=slower * self.all_tokens,
             evaluation=evaluation,
-            ending=self.ending * (evaluation / self.evaluation if self.evaluation else 1.0),
+            ending=self.report
+            + longer * (self.ending - self.report),
+            report=self.report,
             final_slower=self.final_slower,
         )
 
