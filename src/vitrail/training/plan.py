@@ -72,8 +72,7 @@ class StepTiming:
             few_tokens=slower * self.few_tokens,
             all_tokens=slower * self.all_tokens,
             evaluation=evaluation,
-            ending=self.report
-            + longer * (self.ending - self.report),
+            ending=self.report + longer * (self.ending - self.report),
             report=self.report,
             final_slower=self.final_slower,
         )
