@@ -323,8 +323,7 @@ def page(tallies: list[Tally], options: argparse.Namespace, seconds: float) -> l
         "",
         "Training ends bit-equal: weights, metrics.jsonl but for its clock, and results.json. A writer's file is the",
         "older or the new one at every moment, and the new one after the next run. The cache gives the same pixels.",
-        "Unfinished files have names of their own, which begin with a dot. A run removes its own at once, others go a day",
-        "later.",
+        "Unfinished files have names that begin with a dot. A run removes its own at once, others go a day later.",
     ]
 
 
