@@ -150,6 +150,7 @@ def summary(finished: Finished) -> list[str]:
     spent = clock(finished.state.seconds)
     return [
         f"{metric} {value}{sureness} on {where}, after {spent} of training",
+        *(f"  {note}" for note in results.get("notes", ())),
         f"model:  {finished.folder.model}",
         f"report: {finished.folder.report}",
     ]
