@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import random
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -29,9 +28,9 @@ from typing import Any
 from training.places import BENCHMARKS, REPOSITORY, add_shared, dataset
 from training.results import machine
 from training.running import new_folder, vitrail_train
+from training.subsets import DATA, few_of_each, flowers, link_part
 
 RESULTS = BENCHMARKS / "results" / "defaults.md"
-DATA = REPOSITORY.parent / "shared" / "data"
 
 
 @dataclass(frozen=True)
@@ -60,35 +59,6 @@ class Row:
 
 
 # ---- the sets: a function that makes the folder where it is not there, and the options besides --minutes
-
-
-def link_part(source: Path, target: Path, names: Sequence[str]) -> None:
-    for name in names:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).symlink_to((source / name).resolve())
-
-
-def few_of_each(source: Path, target: Path, each: int, tested: int) -> None:
-    """Of a folder {train,test}/<class>/, so many training images a class and so many to test on."""
-    for part, count in (("train", each), ("test", tested)):
-        for folder in sorted((source / part).iterdir()):
-            files = sorted(path.name for path in folder.iterdir())
-            random.Random(0).shuffle(files)
-            link_part(source / part / folder.name, target / part / folder.name, files[:count])
-
-
-def flowers(given: argparse.Namespace, target: Path, each: int = 10**6) -> None:
-    tested = set((given.data / "flowers_test.txt").read_text().split("\n"))
-    names = sorted(str(path.relative_to(given.data / "flowers")) for path in (given.data / "flowers").glob("*/*.jpg"))
-    random.Random(0).shuffle(names)
-    kept: dict[str, int] = {}
-    for name in names:
-        label = name.partition("/")[0]
-        part = "test" if name in tested else "train"
-        if part == "train" and kept.setdefault(label, 0) >= each:
-            continue
-        kept[label] = kept.get(label, 0) + (part == "train")
-        link_part(given.data / "flowers", target / part, [name])
 
 
 def digits(given: argparse.Namespace, target: Path) -> None:
