@@ -59,7 +59,9 @@ class Model(Section):
     """[model]: the network, what it starts from and what images it takes."""
 
     model: str | None = optional("auto", "a preset such as S/16; not set: chosen from the data, the time, the machine")
-    start: str | None = optional("", "a model file or hub id to fine-tune; not set: from scratch")
+    start: str | None = optional(
+        "", "a model file, a name that `vitrail models` lists, or a hub id to fine-tune; not set: from scratch"
+    )
     image_size: int | None = optional(0, "pixels a side; not set: chosen", low=0)
     image_width: int | None = optional(
         0, "of pictures that are not square, image_size then being the height; not set: square", low=0

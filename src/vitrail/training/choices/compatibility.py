@@ -5,6 +5,7 @@ from __future__ import annotations
 from vitrail.errors import VitrailError
 from vitrail.tasks.task import Task
 from vitrail.training.settings import Recipe, Settings
+from vitrail.weights.published import published_models
 
 FROM_START = ("model", "width", "depth", "heads", "patch_size", "stem", "pool")  # what a fine-tuned model has decided
 
@@ -12,6 +13,8 @@ FROM_START = ("model", "width", "depth", "heads", "patch_size", "stem", "pool") 
 def check_start(settings: Settings) -> None:
     """Whether the settings of the model go with starting from a file, or from scratch."""
     model = settings.model
+    if model.model in published_models():
+        raise VitrailError(f"model.model is a preset; {model.model} is a published model: start from it with --from")
     if model.start is None:
         if model.train_only != "all":
             raise VitrailError(f"model.train_only = {model.train_only!r} needs a model to start from: --from")
