@@ -5,9 +5,8 @@
 
 The weights are the trained DeiT-Ti/16 beside the repository. Every method has the same wall time on the same photos,
 from the start of its process to the last step; Vitrail's time includes its own measuring. All are measured on the same
-test part, in float32. The peers learn from all training photos, Vitrail holds some out. Learning rates of a peer: all of
-`--timm-lr` and `--transformers-lr` are tried, each for the full time, and all are shown. Nothing else should run
-meanwhile.
+test part, in float32. The peers learn from all training photos, Vitrail holds some out. All rates of `--timm-lr` and
+`--transformers-lr` are tried, each for the full time, and shown. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
