@@ -29,6 +29,10 @@ class TrainOptions(DataOptions, total=False):
         str | Path | None,
         Option("fine-tune this model; 'vitrail models' lists names", metavar="FILE|NAME|HUB-ID", flag="--from"),
     ]
+    cnn: Annotated[
+        str | None,
+        Option("a pre-trained CNN whose features are the tokens, such as timm:resnet18.a1_in1k", metavar="NAME|FILE"),
+    ]
     epochs: Annotated[float | None, Option("passes over the training images", metavar="N", parse=positive)]
     minutes: Annotated[
         float | None,
@@ -53,6 +57,7 @@ class TrainOptions(DataOptions, total=False):
 SETTING_NAMES = {
     "model": "model.model",
     "start": "model.start",
+    "cnn": "model.cnn",
     "epochs": "train.epochs",
     "minutes": "train.minutes",
     "image_size": "model.image_size",

@@ -19,6 +19,7 @@ from vitrail.weights.published import published_models
         ("classify", "cpu", 50_000, {}, None),
         ("classify", "cpu", 500, {"model.image_size": 64}, None),
         ("classify", "cpu", 500, {"model.start": "deit-ti"}, None),
+        ("classify", "cpu", 500, {"model.cnn": "timm:resnet18.a1_in1k"}, None),
     ],
 )
 def test_few_photos_have_a_better_start(task: str, device: str, images: int, values: dict, name: str | None) -> None:

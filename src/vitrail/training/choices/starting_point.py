@@ -16,7 +16,9 @@ def better_start(settings: Settings, task: Task, images: int, device: str) -> Pu
     Of pictures as small as CIFAR's a published model sees little, and its own size would take it long. DINOv2's patch
     features suit answers about places; else the smallest one, unless there is a GPU.
     """
-    if settings.model.start is not None or images >= MANY_PHOTOS or (settings.model.image_size or 0) <= SMALL:
+    model = settings.model
+    pretrained = model.start is not None or model.cnn is not None
+    if pretrained or images >= MANY_PHOTOS or (model.image_size or 0) <= SMALL:
         return None
     return published_models()["dinov2-s" if task.dense or device != "cpu" else "vit-ti"]
 
