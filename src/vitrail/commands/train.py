@@ -162,6 +162,7 @@ def summary(finished: Finished) -> list[str]:
     start = better_start(finished.settings, task, images, device)
     return [
         f"{metric} {value}{sureness} on {where}, after {spent} of training",
+        *(f"  {note}" for note in results.get("notes", ())),
         f"model:  {finished.folder.model}",
         f"report: {finished.folder.report}",
         *([] if start is None else [better_start_words(start, images)]),

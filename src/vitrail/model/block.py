@@ -23,20 +23,27 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 class MLP(nn.Module):
-    """D -> mlp_width -> D. SwiGLU has two maps up, packed in one: the gate first, then the value."""
+    """D -> mlp_width -> D. SwiGLU has two maps up, packed in one: the gate first, then the value.
+
+    norm: EVA-02 normalises what the second map takes."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         assert config.mlp_width is not None
         self.activation = config.activation
         self.up = nn.Linear(config.width, config.mlp_width * (2 if config.activation == "swiglu" else 1))
+        self.norm = nn.LayerNorm(config.mlp_width, eps=config.norm_eps) if config.mlp_norm else None
         self.down = nn.Linear(config.mlp_width, config.width)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, M, D) -> (B, M, D)."""
-        x = self.dropout(activate(self.up(x), self.activation))  # (B, M, mlp_width)
-        return self.dropout(self.down(x))  # (B, M, D)
+        return self.dropout(self.down(self.hidden(x)))  # (B, M, D)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """What the second map takes: (B, M, D) -> (B, M, mlp_width)."""
+        x = self.dropout(activate(self.up(x), self.activation))
+        return x if self.norm is None else self.norm(x)
 
 
 class LayerScaleDropPath(nn.Module):

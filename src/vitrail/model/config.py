@@ -57,7 +57,12 @@ class ViTConfig:
     positions: str = "learned"
     cls_position: str | None = None  # learned, fixed (the formula's own value for slot 0), none
     resample: str = "bicubic_antialias"  # how learned positions go to another grid; families differ, see positions.py
+    rotary: bool = False  # added positions and rotary ones too: EVA-02, Perception Encoder
     rotary_base: float = 100.0
+    rotary_grid: tuple[int, int] | None = None  # None: centres of patches in [-1, 1], DINOv3. (h, w): patches are
+    # counted, and the count is scaled to a grid of this size: EVA-02, Perception Encoder
+    rotary_start: float = 0.0  # where that count begins; Perception Encoder: 1
+    rotary_bfloat16: bool = False  # the periods are rounded to bfloat16, as in Meta's own DINOv3 files
     stem_norm: bool = False  # CLIP's extra norm before the blocks
     block_positions: bool = False  # YOLOS: learned positions are added again after every block but the last
 
@@ -66,6 +71,7 @@ class ViTConfig:
     depth: int = 12
     heads: int = 6
     mlp_width: int | None = None  # 4 x width
+    mlp_norm: bool = False  # EVA-02: a norm inside the MLP, before its second map
     activation: str = "gelu"
     norm: str = "pre"
     norm_eps: float = 1e-6
@@ -77,6 +83,7 @@ class ViTConfig:
 
     # 4. from tokens to answers
     pool: str = "cls"
+    pool_heads: int | None = None  # of attention pooling, if not the encoder's; Perception Encoder: 8
     final_norm: str | None = None  # tokens: before pooling; pooled: after it; none (post-norm blocks end in a norm)
     classes: int = 1000  # outputs of the head; 0: no head, the pooled vector itself
     head: str = "linear"  # one answer an image: linear, mlp; every pixel: mask_...; objects: box_...
@@ -94,6 +101,8 @@ class ViTConfig:
     def __post_init__(self) -> None:
         self._set("image_size", _pair("image_size", self.image_size))
         self._set("patch_size", _pair("patch_size", self.patch_size))
+        if self.rotary_grid is not None:
+            self._set("rotary_grid", _pair("rotary_grid", self.rotary_grid))
         self._check_types()
         if self.mlp_width is None:
             self._set("mlp_width", 4 * self.width)
@@ -146,6 +155,11 @@ class ViTConfig:
     def prefix_positions(self) -> int:
         """How many of the prefix tokens have a learned position (registers never do)."""
         return int(self.cls_token) + int(self.distillation) if self.cls_position == "learned" else 0
+
+    @property
+    def is_rotary(self) -> bool:
+        """Whether attention turns queries and keys by the place of their patch."""
+        return self.rotary or self.positions == "rotary"
 
     @property
     def tokens(self) -> int:
@@ -268,7 +282,7 @@ class ViTConfig:
         for name in ("registers", "classes", "stem_blocks", "queries", "head_depth", "attention_window"):
             if getattr(self, name) < 0:
                 raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        for name in ("feature_channels", "head_width"):
+        for name in ("feature_channels", "head_width", "pool_heads"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("dropout", "attention_dropout", "head_dropout", "drop_path"):
@@ -278,6 +292,8 @@ class ViTConfig:
             raise VitrailError(f"norm_eps is {self.norm_eps}; it must be a small number above 0")
         if not (self.rotary_base > 1 and math.isfinite(self.rotary_base)):
             raise VitrailError(f"rotary_base is {self.rotary_base}; it must be above 1")
+        if not math.isfinite(self.rotary_start):
+            raise VitrailError(f"rotary_start is {self.rotary_start}; it must be a finite number")
         if self.layer_scale is not None and not abs(self.layer_scale) < 1e38:  # float32 ends there
             raise VitrailError(f"layer_scale is {self.layer_scale}; it must be a finite number or null")
 
@@ -296,11 +312,7 @@ class ViTConfig:
         divisor = {"sincos1d": 2, "sincos2d": 4}.get(self.positions, 1)
         if self.width % divisor:
             raise VitrailError(f"positions {self.positions!r} need a width divisible by {divisor}, not {self.width}")
-        if self.positions == "rotary" and self.head_dim % 4:
-            raise VitrailError(
-                f"positions 'rotary' need width / heads divisible by 4, "
-                f"not {self.width} / {self.heads} = {self.head_dim}"
-            )
+        self._check_rotary()
         if self.block_positions and self.positions != "learned":
             raise VitrailError(f"block_positions true goes with positions 'learned', not {self.positions!r}")
         if self.stem == "features" and self.feature_channels is None:
@@ -323,8 +335,28 @@ class ViTConfig:
             )
         if self.head_depth and self.head != "box_decoder":
             raise VitrailError(f"head_depth {self.head_depth} goes with head 'box_decoder', not {self.head!r}")
+        if self.pool_heads is not None and (self.pool != "attention" or self.width % self.pool_heads):
+            raise VitrailError(
+                f"pool_heads {self.pool_heads} goes with pool 'attention' and a width that it divides, "
+                f"not with {self.pool!r} and {self.width}"
+            )
         self._check_windows()
         self._check_cls()
+
+    def _check_rotary(self) -> None:
+        if self.rotary and self.positions in ("rotary", "none"):
+            raise VitrailError(
+                f"rotary true goes with added positions, not with {self.positions!r}: "
+                "positions 'rotary' are rotary ones alone"
+            )
+        if self.is_rotary and self.head_dim % 4:
+            raise VitrailError(
+                f"rotary positions need width / heads divisible by 4, not {self.width} / {self.heads} = {self.head_dim}"
+            )
+        if not self.is_rotary and (self.rotary_grid is not None or self.rotary_bfloat16):
+            raise VitrailError(f"rotary_grid and rotary_bfloat16 go with rotary positions, not {self.positions!r}")
+        if self.rotary_start and self.rotary_grid is None:
+            raise VitrailError(f"rotary_start {self.rotary_start:g} needs rotary_grid, the grid on which it is counted")
 
     def _check_windows(self) -> None:
         assert self.global_blocks is not None

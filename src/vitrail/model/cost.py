@@ -119,7 +119,8 @@ def _block_parameters(config: ViTConfig) -> int:
 
 
 def _mlp_parameters(config: ViTConfig) -> int:
-    return _linear(config.width, _up_width(config)) + _linear(_mlp_width(config), config.width)
+    norm = 2 * _mlp_width(config) if config.mlp_norm else 0
+    return _linear(config.width, _up_width(config)) + norm + _linear(_mlp_width(config), config.width)
 
 
 def _head_parameters(config: ViTConfig) -> int:
@@ -237,10 +238,11 @@ def _peak_values(config: ViTConfig) -> int:
         copied = image if config.stem == "conv" else 0  # into the layout that convolutions are fast in
         maps = [copied] + [step.outputs * step.positions for step in _conv_steps(config)]
         stem = image + max(before + 2 * after for before, after in zip(maps, maps[1:] or [image], strict=False))
-    turned = 3 * (config.positions == "rotary") + 2 * config.qk_norm  # new copies of Q and K
+    turned = 3 * config.is_rotary + 2 * config.qk_norm  # new copies of Q and K
     attention = tokens * width * (6 + turned)  # the residual, its norm, Q, K, V, and the heads' sums
     # silu(gate) beside gate and value and their product; x beside its sigmoid and their product; x beside gelu(x)
-    wide = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2) * _mlp_width(config)
+    copies = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2)
+    wide = max(copies, 2 * config.mlp_norm) * _mlp_width(config)  # the norm comes when the first maps are gone
     mlp = tokens * (3 * width + wide)  # the block's input, the residual, its norm
     return max(stem, image + max(attention, mlp))
 

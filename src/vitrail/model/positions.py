@@ -122,26 +122,37 @@ class FixedPositions(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Rotary 2-D: no vector is added; queries and keys of patches are turned by angles of their row and column.
+    """Rotary 2-D: queries and keys of patches are turned by angles of their row and column.
 
-    As in DINOv3: patch centres in [-1, 1] on each axis, so another size or aspect needs no resampling. Dims i and
-    i + d/2 of a head are a pair that turns: the first half of the pairs by the row, the second by the column,
+    Another size or aspect needs no resampling. In DINOv3 a patch's centre in [-1, 1] on each axis is its place; in
+    EVA-02 and Perception Encoder (rotary_grid) its number, scaled as if the grid had the size of pretraining. Dims i
+    and i + d/2 of a head are a pair that turns: the first half of the pairs by the row, the second by the column,
     each pair of a half at its own rate. Prefix tokens are not turned.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.head_dim, self.base, self.grid = config.head_dim, config.rotary_base, config.grid
+        self.counted_on, self.start, self.round = config.rotary_grid, config.rotary_start, config.rotary_bfloat16
         self.register_buffer("native", self.compute(config.grid, CPU), persistent=False)
 
     def compute(self, grid: Grid, device: torch.device) -> Tensor:
         """(2, N, head_dim): the cosines and the sines."""
-        centres = [(torch.arange(side, device=device) + 0.5) / side * 2 - 1 for side in grid]
-        rates = self.base ** -(torch.arange(self.head_dim // 4, device=device) * 4 / self.head_dim)  # (d/4,)
-        rows, columns = (2 * math.pi * centre[:, None] * rates for centre in centres)  # (h, d/4), (w, d/4)
+        periods = self.base ** (torch.arange(self.head_dim // 4, device=device) * 4 / self.head_dim)  # (d/4,)
+        if self.round:
+            periods = periods.to(torch.bfloat16).to(periods.dtype)
+        rows, columns = (place[:, None] / periods for place in self.places(grid, device))  # (h, d/4), (w, d/4)
         both = [rows[:, None].expand(-1, grid[1], -1), columns[None].expand(grid[0], -1, -1)]
         angles = torch.cat(both, dim=-1).flatten(0, 1).repeat(1, 2)  # (N, d)
         return torch.stack([angles.cos(), angles.sin()])
+
+    def places(self, grid: Grid, device: torch.device) -> list[Tensor]:
+        """Where each row (h,) and each column (w,) of patches lies."""
+        numbers = [torch.arange(side, device=device) for side in grid]
+        if self.counted_on is None:
+            return [2 * math.pi * ((n + 0.5) / side * 2 - 1) for n, side in zip(numbers, grid, strict=True)]
+        scaled = zip(numbers, grid, self.counted_on, strict=True)
+        return [(n + self.start) / side * counted for n, side, counted in scaled]
 
     def forward(self, grid: Grid) -> Tensor:
         """(2, N, head_dim) for a grid: the cosines and the sines."""

@@ -47,7 +47,7 @@ class ViT(Encoder):
         self.registers = nn.Parameter(torch.empty(config.registers, config.width)) if config.registers else None
         self.queries = nn.Parameter(torch.empty(config.query_tokens, config.width)) if config.query_tokens else None
         self.positions = build_positions(config)
-        self.rotary = RotaryPositions(config) if config.positions == "rotary" else None
+        self.rotary = RotaryPositions(config) if config.is_rotary else None
         self.block_positions = BlockPositions(config) if config.block_positions and config.depth > 1 else None
         self.dropout = nn.Dropout(config.dropout)
         self.stem_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.stem_norm else None

@@ -20,6 +20,7 @@ PATCHES = (
     "patch_embed.proj.weight",  # timm, Meta
     "embeddings.patch_embeddings.projection.weight",  # transformers; it has a "vit." of its own before it
     "embeddings.patch_embedding.weight",  # transformers' towers
+    "embeddings.patch_embeddings.weight",  # transformers' DINOv3
     "conv_proj.weight",  # torchvision
 )
 DEPTH = 4  # of entries within entries: a pickle may hold itself

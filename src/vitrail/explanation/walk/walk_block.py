@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vitrail.explanation.token_names import token_name
 from vitrail.explanation.walk.walk_steps import Figure, Step, first, matrix, mosaic, shape_of
-from vitrail.model.block import activate
 from vitrail.model.encoder import BlockStep
 from vitrail.model.positions import Grid
 from vitrail.model.vit import ViT
@@ -137,7 +136,7 @@ def _attended_patches(where: str, name: str, rows: Tensor, prefix: int, grid: Gr
 
 
 def mlp_step(block: Any, where: str, u: Tensor) -> tuple[Step, Tensor]:
-    hidden = activate(block.mlp.up(u), block.mlp.activation)  # (1, M, mlp_width)
+    hidden = block.mlp.hidden(u)  # (1, M, mlp_width)
     added = block.mlp.down(hidden)
     words = {"gelu": "GELU", "gelu_tanh": "GELU", "quick_gelu": "GELU", "swiglu": "SwiGLU"}
     active = float((hidden > 0).float().mean())

@@ -32,11 +32,12 @@ CONFIG_LINES = {
         "patch_bias",
     ),
     "prefix": ("cls_token", "cls_init", "distillation", "registers", "queries"),
-    "positions": ("positions", "cls_position", "block_positions", "resample", "rotary_base", "stem_norm"),
-    "blocks": ("width", "depth", "heads", "qkv_bias", "qk_norm", "mlp_width", "activation"),
+    "positions": ("positions", "cls_position", "block_positions", "resample", "stem_norm"),
+    "rotary": ("rotary", "rotary_base", "rotary_grid", "rotary_start", "rotary_bfloat16"),
+    "blocks": ("width", "depth", "heads", "qkv_bias", "qk_norm", "mlp_width", "mlp_norm", "activation"),
     "windows": ("attention_window", "global_blocks"),
     "norms": ("norm", "norm_eps", "layer_scale"),
-    "answer": ("pool", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
+    "answer": ("pool", "pool_heads", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
     "training": ("dropout", "attention_dropout", "head_dropout", "drop_path"),
 }
 
