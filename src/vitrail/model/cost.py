@@ -239,7 +239,8 @@ def _peak_values(config: ViTConfig) -> int:
         maps = [copied] + [step.outputs * step.positions for step in _conv_steps(config)]
         stem = image + max(before + 2 * after for before, after in zip(maps, maps[1:] or [image], strict=False))
     turned = 3 * config.is_rotary + 2 * config.qk_norm  # new copies of Q and K
-    attention = tokens * width * (6 + turned)  # the residual, its norm, Q, K, V, and the heads' sums
+    cut = 3 * any(config.block_windows)  # Q, K and V again, window by window
+    attention = tokens * width * (6 + turned + cut)  # the residual, its norm, Q, K, V, and the heads' sums
     # silu(gate) beside gate and value and their product; x beside its sigmoid and their product; x beside gelu(x)
     copies = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2)
     wide = max(copies, 2 * config.mlp_norm) * _mlp_width(config)  # the norm comes when the first maps are gone
