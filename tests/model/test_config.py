@@ -47,6 +47,8 @@ ALL_CHANGED = {
     "qkv_bias": False,
     "qk_norm": True,
     "layer_scale": 0.1,
+    "attention_window": 2,
+    "global_blocks": 0,
     "pool": "cls",
     "pool_heads": None,  # goes with another pool
     "final_norm": "pooled",

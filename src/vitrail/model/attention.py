@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from vitrail.model.config import ViTConfig
 from vitrail.model.positions import rotate
 from vitrail.model.precision import computes_bf16, without_autocast
+from vitrail.model.window_attention import Windows, attend_in_windows
 
 CPU_COMPUTES_BF16 = computes_bf16("cpu")  # asked here, once: torch.compile cannot trace the question
 
@@ -40,12 +43,14 @@ def attend_by_matmul(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
     return F.dropout(scores.softmax(dim=-1), dropout).to(v.dtype) @ v  # (B, heads, queries, d)
 
 
-def attention_weights(q: Tensor, k: Tensor) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(Q K^T / sqrt(d)) of q (B, heads, Q, d) and k (B, heads, M, d), in float32: (B, heads, Q, M).
+    bias: added to the scores.
 
     Only for looking inside: the network itself runs fused attention, which never holds these weights."""
     with without_autocast(q.device):  # which would round the product to bfloat16 again
-        return (q.float() * q.shape[-1] ** -0.5 @ k.float().transpose(-2, -1)).softmax(dim=-1)
+        scores = q.float() * q.shape[-1] ** -0.5 @ k.float().transpose(-2, -1)
+        return (scores if bias is None else scores + bias.float()).softmax(dim=-1)
 
 
 class SelfAttention(nn.Module):
@@ -82,9 +87,16 @@ class SelfAttention(nn.Module):
         x = x.reshape(*x.shape[:2], parts, self.heads, self.head_dim)
         return x.permute(2, 0, 3, 1, 4).unbind(0)
 
-    def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
-        """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask."""
+    def forward(
+        self, x: Tensor, rope: Tensor | None = None, queries: int | None = None, windows: Windows | None = None
+    ) -> Tensor:
+        """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask. Those are prefix tokens,
+        which look at all windows."""
         q, k, v = self.project(x, rope, queries)
-        heads = attend(q, k, v, self.attention_dropout, self.training)  # (B, heads, M, d)
+        own_attend = partial(attend, dropout=self.attention_dropout, training=self.training)
+        if windows is None or queries is not None:
+            heads = own_attend(q, k, v)  # (B, heads, M, d)
+        else:
+            heads = attend_in_windows(q, k, v, windows, own_attend)
         concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)
         return self.dropout(self.out(concatenated))

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from vitrail.model.attention import SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
+from vitrail.model.positions import Grid
+from vitrail.model.window_attention import Windows, window_bias
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
@@ -65,8 +67,9 @@ class LayerScaleDropPath(nn.Module):
 class Block(nn.Module):
     """Pre-norm: x = x + MSA(LN(x)), x = x + MLP(LN(x)). Post-norm: x = LN(x + MSA(x)), x = LN(x + MLP(x))."""
 
-    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+    def __init__(self, config: ViTConfig, drop_path: float, window: int = 0) -> None:
         super().__init__()
+        self.window, self.prefix = window, config.prefix  # window: patches a side; 0: full attention
         self.pre = config.norm == "pre"
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.attention = SelfAttention(config)
@@ -83,14 +86,26 @@ class Block(nn.Module):
         """Q, K and V of all tokens as attention takes them, from the block's input (B, M, D): (B, heads, M, d) each."""
         return self.attention.project(self.attention_input(x), rope, None)
 
-    def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor) -> Tensor:
-        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M)."""
-        return attention_weights(q[:, :, queries], k)
+    def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Tensor:
+        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M). Outside of
+        a patch's window they are 0."""
+        windows = self.windows(grid)
+        return attention_weights(q[:, :, queries], k, None if windows is None else window_bias(windows, queries))
 
-    def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
+    def windows(self, grid: Grid | None) -> Windows | None:
+        """How its attention cuts a grid into windows; None: it does not."""
+        if not self.window:
+            return None
+        assert grid is not None, "a block with windows must know the grid"
+        return Windows(self.window, self.prefix, grid)
+
+    def forward(
+        self, x: Tensor, rope: Tensor | None = None, queries: int | None = None, grid: Grid | None = None
+    ) -> Tensor:
         """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others."""
+        windows = self.windows(grid)
         if self.pre:
-            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries))
+            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries, windows))
             return x + self.branch2(self.mlp(self.norm2(x)))
-        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries)))
+        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries, windows)))
         return self.norm2(x + self.branch2(self.mlp(x)))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from vitrail.explanation.token_names import token_name
 from vitrail.explanation.walk.walk_steps import Figure, Step, first, matrix, mosaic, shape_of
-from vitrail.model.attention import attention_weights
 from vitrail.model.encoder import BlockStep
 from vitrail.model.positions import Grid
 from vitrail.model.vit import ViT
+from vitrail.model.window_attention import compared_pairs
 
 ALL_PAIRS = 512  # tokens up to which the whole map of scores is shown; beyond, only the query's row
 
@@ -49,15 +50,16 @@ def attention_steps(model: ViT, block_step: BlockStep, where: str, u: Tensor, qu
     attention, grid = block_step.block.attention, block_step.grid
     q, k, v = block_step.qkv()  # (1, heads, M, d)
     name = token_name(query, model.config, grid)
-    heads = _heads_of(q, k, v)  # (1, heads, M, d)
+    heads = _heads_of(block_step)  # (1, heads, M, d)
     concatenated = heads.transpose(1, 2).flatten(2)  # (1, M, D)
     attended = attention.dropout(attention.out(concatenated))
-    rows = attention_weights(q[:, :, query : query + 1], k)[0, :, 0]  # (heads, M)
+    [(_, asked)] = block_step.attention(torch.tensor([query], device=q.device))
+    rows = asked[0, :, 0]  # (heads, M)
     text = "Each head takes the values it looks at, in its shares; the heads are put side by side."
     side_by_side = matrix("O: a row for each token, the heads from left to right", concatenated[0])
     steps = [
         _projected(where, name, query, u, q, k, v),
-        *_map_steps(where, name, query, q, k),
+        *_map_steps(where, name, query, block_step),
         _attended_patches(where, name, rows, model.prefix, grid),
         Step(
             f"{where}: heads, side by side",
@@ -91,13 +93,14 @@ def _projected(where: str, name: str, query: int, u: Tensor, q: Tensor, k: Tenso
     )
 
 
-def _map_steps(where: str, name: str, query: int, q: Tensor, k: Tensor) -> list[Step]:
+def _map_steps(where: str, name: str, query: int, block_step: BlockStep) -> list[Step]:
     """Scores and softmax of head 0, of all queries where that can be shown, else of the query."""
+    block, (q, k, _) = block_step.block, block_step.qkv()
     _, heads, tokens, size = q.shape
     whole = tokens <= ALL_PAIRS
-    few = slice(None) if whole else slice(query, query + 1)
+    few = torch.arange(tokens, device=q.device) if whole else torch.tensor([query], device=q.device)
     scores = q[:, :1, few].float() @ k[:, :1].float().transpose(-2, -1) * size**-0.5  # (1, 1, rows, M)
-    shares = attention_weights(q[:, :1, few], k[:, :1])
+    shares = block.attention_rows(q[:, :1], k[:, :1], few, block_step.grid)
     what = f"a row for each of the {tokens} queries, a column for each key" if whole else f"the row of {name}"
     shape, row = f"({heads}, {tokens}, {tokens})", query if whole else 0
     return [
@@ -114,7 +117,7 @@ def _map_steps(where: str, name: str, query: int, q: Tensor, k: Tensor) -> list[
             "A = softmax(S),  each row sums to 1",
             shape,
             "Scores become shares. The model itself runs fused and never writes this map down; it is recomputed here "
-            "from the same numbers.",
+            f"from the same numbers.{_windows_in_words(block_step)}",
             [matrix(f"head 0: {what}", shares[0, 0], "share")],
             (f"shares of {name} begin", first(shares[0, 0, row])),
         ),
@@ -176,10 +179,25 @@ def _normed(title: str, formula: str, before: Tensor, after: Tensor) -> Step:
     )
 
 
-def _heads_of(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _heads_of(block_step: BlockStep) -> Tensor:
     """A V a head at a time, so that one map is held and not all."""
-    heads = [attention_weights(q[:, [h]], k[:, [h]]) @ v[:, [h]].float() for h in range(q.shape[1])]
+    q, k, v = block_step.qkv()
+    every = torch.arange(q.shape[2], device=q.device)
+    rows = partial(block_step.block.attention_rows, queries=every, grid=block_step.grid)
+    heads = [rows(q[:, [h]], k[:, [h]]) @ v[:, [h]].float() for h in range(q.shape[1])]
     return torch.cat(heads, dim=1).to(v.dtype)  # (1, heads, M, d)
+
+
+def _windows_in_words(block_step: BlockStep) -> str:
+    windows = block_step.block.windows(block_step.grid)
+    if windows is None or windows.cover_all:
+        return ""
+    tokens = block_step.input.shape[1]
+    in_front = " and the tokens in front, which look at all" if windows.prefix else ""
+    return (
+        f" In this block a patch looks only at its window of {windows.side} × {windows.side} patches{in_front}: "
+        f"{compared_pairs(windows):,} pairs of tokens are compared, not {tokens**2:,}."
+    )
 
 
 def _head_maps(rows: Tensor, prefix: int, grid: Grid) -> Figure:

@@ -14,7 +14,7 @@ from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_sharing, check_start, check_task
 from vitrail.training.choices.facts import Facts
-from vitrail.training.choices.model_choice import Choice, choose_model, config_of
+from vitrail.training.choices.model_choice import Choice, choose_model, config_of, window_fields
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
 from vitrail.training.choices.size_choice import (
     StepCost,
@@ -46,6 +46,7 @@ def load_start(settings: Settings, task: Task) -> Checkpoint | None:
     torch.manual_seed(train.seed)
     size = input_size(model) if model.image_size else None  # None: its own
     extra: dict[str, Any] = {"drop_path": train.drop_path or 0.0, "dropout": train.dropout}
+    extra |= window_fields(model)
     checkpoint = load(model.start, channels=model.channels, image_size=size, **extra)
     if checkpoint.task == task.name and checkpoint.labels == task.labels:
         for layer in checkpoint.model.output_layers():
