@@ -21,6 +21,7 @@ ALL_CHANGED = {
     "stem_blocks": 0,  # goes with another stem
     "stem_maps": "fine",  # so does this
     "feature_channels": 12,
+    "cnn": None,  # goes with square patches
     "patch_bias": False,
     "cls_token": True,
     "cls_init": "zeros",
@@ -63,13 +64,18 @@ ALL_CHANGED = {
 }
 
 
-CONFIGS = [ViTConfig(), ViTConfig(**ALL_CHANGED), ViTConfig(stem="conv", stem_blocks=3, stem_maps="wide")]
+CONFIGS = [
+    ViTConfig(),
+    ViTConfig(**ALL_CHANGED),
+    ViTConfig(stem="conv", stem_blocks=3, stem_maps="wide"),
+    ViTConfig(stem="features", cnn="timm:resnet18", feature_channels=256),
+]
 
 
 # ---- JSON both ways
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["defaults", "all changed", "stem blocks"])
+@pytest.mark.parametrize("config", CONFIGS, ids=["defaults", "all changed", "stem blocks", "cnn"])
 def test_a_config_survives_json(config):
     assert ViTConfig.from_json(config.to_json()) == config
     assert ViTConfig.from_dict(config.to_dict()) == config

@@ -52,7 +52,7 @@ class ConvertOptions(TypedDict, total=False):
 
 
 def run_convert(
-    src: Annotated[str, Argument("a file, a folder, or a hub id", "SRC")],
+    src: Annotated[str, Argument("a file, a folder, a published name such as dinov2-s, or a hub id", "SRC")],
     dst: Annotated[str, Argument("the file or folder to write", "DST")],
     to: Annotated[str, Option("whose format to write", choices=FORMATS)] = "vitrail",
     **changes: Unpack[ConvertOptions],

@@ -41,9 +41,13 @@ def check_size(width: int, height: int, name: str) -> None:
 
 
 def _check_tiff(data: bytes, name: str) -> None:
+    directories = 0
     for number, page in enumerate(tiff_pages(data), start=1):
         if number > MAX_TIFF_PAGES:
             raise _costly(name, f"is a TIFF of more than {MAX_TIFF_PAGES:,} pages: give them as several files")
+        directories += page.directory
+        if directories > len(data):  # a small file can hold thousands of large ones, one inside the other
+            raise UnreadableImage(name, "damaged", "is damaged: its directories overlap")
         if page.parts > MAX_TIFF_PARTS:
             raise _costly(name, f"is a TIFF of {page.parts:,} strips or tiles: save it again with fewer")
         pixels = page.width * page.height

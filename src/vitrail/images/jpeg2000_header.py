@@ -26,7 +26,7 @@ def precincts_of(data: bytes) -> tuple[int, int]:
         styles = [_precinct_sizes(part, marker == _COD, components) for marker, part in segments if marker != _SIZ]
         precincts = max((_count(area, sizes) for sizes in styles), default=0) * components * columns * rows
         return precincts, (width - left) * (height - top)
-    except (struct.error, StopIteration, ZeroDivisionError, IndexError):
+    except (struct.error, StopIteration, ZeroDivisionError, IndexError, OverflowError):
         return 0, 0
 
 
@@ -58,6 +58,8 @@ def _segments(data: bytes, position: int) -> Iterator[tuple[int, bytes]]:
             (size,) = struct.unpack_from(">I", data, position + 6)
             tile_part = position + size if size >= 12 else len(data)
         elif marker == _SOD:
+            if tile_part <= position:  # of no tile-part, or of one that is over
+                return
             position = tile_part
             continue
         elif marker in (_SIZ, _COD, _COC):

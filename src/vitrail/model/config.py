@@ -26,6 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 DENSE = ("mask_linear", "mask_decoder", "mask_queries", "box_tokens", "box_decoder")  # heads that read every patch
 QUERIES_AMONG_TOKENS = ("mask_queries", "box_tokens")  # heads whose queries go through the encoder
+TIMM_CNN = "timm:"  # how the name of a CNN begins
 HEADS_WITH_WIDTH = ("mlp", "mask_decoder", "mask_queries", "box_decoder")
 
 
@@ -45,6 +46,7 @@ class ViTConfig:
     stem_blocks: int = 0  # residual convolutions after each stride of stem="conv": slower, learns more from few images
     stem_maps: str = "fine"  # of stem="conv": fine, a map after each halving; wide, no large ones, but more channels
     feature_channels: int | None = None  # F, the channels of the user's CNN; only with stem="features"
+    cnn: str | None = None  # of stem="features": timm:resnet18, or None for a module that is handed in
     patch_bias: bool = True  # CLIP has none
 
     # 2. prefix tokens and positions
@@ -305,6 +307,10 @@ class ViTConfig:
             raise VitrailError(f"stem_maps {self.stem_maps!r} goes with stem 'conv', not {self.stem!r}")
         if self.stem != "features" and self.feature_channels is not None:
             raise VitrailError(f"feature_channels {self.feature_channels} goes with stem 'features', not {self.stem!r}")
+        if self.cnn is not None and (self.stem != "features" or not self.cnn.startswith(TIMM_CNN)):
+            raise VitrailError(f"cnn {self.cnn!r} goes with stem 'features', and begins with {TIMM_CNN!r}")
+        if self.cnn is not None and self.patch_size[0] != self.patch_size[1]:
+            raise VitrailError(f"cnn {self.cnn!r} has feature maps of one stride, so patch_size must be square")
         if self.head_width is not None and self.head not in HEADS_WITH_WIDTH:
             raise VitrailError(f"head_width {self.head_width} goes with head 'mlp', not {self.head!r}")
         if self.head == "mask_queries" and self.queries != self.classes:

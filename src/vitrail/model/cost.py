@@ -2,7 +2,8 @@
 
 Multiply-adds are those of the matrix products and convolutions of a full forward pass, every token through every block,
 then pooling and head: the figure that papers print. (`ViT.forward` itself does less with [CLS] pooling: its last block
-carries only [CLS] on.) Norms, softmax, activations and additions are not counted, nor is a user's CNN.
+carries only [CLS] on.) Norms, softmax, activations and additions are not counted, nor is a user's CNN, unless
+it is timm's by name.
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
 def _stem_parameters(config: ViTConfig) -> int:
     inputs = _stem_inputs(config)
     total = _linear(inputs, config.width, config.patch_bias)
+    if config.cnn is not None:
+        from vitrail.model.timm_cnn import parameters_of  # timm is an extra
+
+        total += parameters_of(config)
     for step in _conv_steps(config):
         total += step.weights + 2 * step.outputs  # a batch norm's scale and shift follow each convolution
     return total
@@ -131,6 +136,10 @@ def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
     width, tokens = config.width, config.tokens
     stem = config.patches * _stem_inputs(config) * width
     stem += sum(step.weights * step.positions for step in _conv_steps(config))
+    if config.cnn is not None:
+        from vitrail.model.timm_cnn import multiply_adds_of
+
+        stem += multiply_adds_of(config)
     projections = 4 * tokens * width**2  # Q, K, V and out
     attention = 2 * tokens**2 * width  # scores Q K^T and weighted sum A V, over all heads
     blocks = config.depth * (projections + attention + tokens * _mlp_multiply_adds(config))

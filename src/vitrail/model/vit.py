@@ -61,7 +61,8 @@ class ViT(Encoder):
             self.head = build_dense_head(config) if config.is_dense else LinearHead(config)
         two_heads = config.classes and config.distillation and not config.is_dense
         self.distillation_head = LinearHead(config) if two_heads else None
-        if not next(self.parameters()).is_meta:  # no memory yet: weights are loaded. normal_ would import torch._dynamo
+        # no memory yet: weights are loaded. normal_ would import torch._dynamo
+        if not next(self.blocks.parameters()).is_meta:
             self.initialise()
 
     @property
@@ -265,8 +266,8 @@ class ViT(Encoder):
         return self.stem.first_convolution if isinstance(self.stem, ConvStem) else None
 
     def freeze_stem_statistics(self, frozen: bool) -> None:
-        """Whether a conv stem's batch norms keep their running statistics in training."""
-        if isinstance(self.stem, ConvStem):
+        """Whether the batch norms of a conv stem or a CNN keep their running statistics in training."""
+        if isinstance(self.stem, ConvStem | FeatureStem):
             self.stem.frozen = frozen
 
     @torch.no_grad()

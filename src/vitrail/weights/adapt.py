@@ -56,7 +56,7 @@ def adapt(
 def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
     config = checkpoint.config
     if config.stem == "features":
-        raise VitrailError(f"channels {channels}: the input channels of stem 'features' are those of your CNN")
+        raise VitrailError(f"channels {channels}: the input channels of stem 'features' are those of its CNN")
     before, after = checkpoint.preprocessing, checkpoint.preprocessing.for_channels(channels)
     changed = config.replace(channels=channels)
     state = checkpoint.model.state_dict()

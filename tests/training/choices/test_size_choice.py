@@ -56,8 +56,10 @@ def test_more_minutes_never_mean_fewer_pixels(task):
     assert sides == sorted(sides) and sides[0] < sides[-1] == 512
 
 
-def test_a_step_is_measured_with_its_optimizer():
-    config = small_config(config_of(choose_model(Settings(), facts(task="segment", minutes=1.0)).settings, HEAD))
+@pytest.mark.parametrize("head", [HEAD, {"classes": 1, "head": "mask_linear"}, {"classes": 2, "head": "box_decoder"}])
+def test_a_step_is_measured_with_its_optimizer(head):
+    """Whatever the head gives while it trains: one tensor, or a box decoder's several."""
+    config = small_config(config_of(choose_model(Settings(), facts(task="segment", minutes=1.0)).settings, head))
     cost = measure_step_cost(config, torch.device("cpu"), "float32", muon=True)
     assert cost.image_seconds > 0 and cost.optimizer_seconds > 0
     assert cost.per_image(2.0, 4) > cost.per_image(1.0, 4) > cost.per_image(1.0, 400)

@@ -28,6 +28,7 @@ CONFIG_LINES = {
         "stem_blocks",
         "stem_maps",
         "feature_channels",
+        "cnn",
         "patch_bias",
     ),
     "prefix": ("cls_token", "cls_init", "distillation", "registers", "queries"),
@@ -65,6 +66,8 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
 
 def patch_size_variants(config: ViTConfig) -> list[ViTConfig]:
     """The same model with every usual patch size that divides its image size, and with its own, small patches first."""
+    if config.stem == "features":  # the patches are the cells of its CNN's map
+        return [config]
     sizes = {(side, side) for side in PATCH_SIZES if not any(length % side for length in config.image_size)}
     return [config.replace(patch_size=size) for size in sorted({*sizes, config.patch_size})]
 
@@ -122,7 +125,8 @@ def _cost_lines(costs: dict[str, Any], config: dict[str, Any]) -> str:
 
 
 def _without_cnn(config: dict[str, Any]) -> str:
-    return " without your CNN, whose multiply-adds are not counted either" if config["stem"] == "features" else ""
+    own = config["stem"] == "features" and config["cnn"] is None
+    return " without your CNN, whose multiply-adds are not counted either" if own else ""
 
 
 def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:

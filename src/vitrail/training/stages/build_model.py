@@ -25,6 +25,7 @@ from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
+from vitrail.weights.pretrained_cnn import find_cnn
 
 TUNED_BATCH = 32
 
@@ -109,9 +110,15 @@ def build_model(settings: Settings, task: Task, loaded: Checkpoint | None) -> Ch
     if loaded is not None:
         return replace(loaded, preprocessing=loaded.preprocessing.replace(resize=model.resize, crop_fraction=fraction))
     torch.manual_seed(settings.train.seed)
-    network = ViT(config_of(settings, head_fields(settings, task)))
+    config = config_of(settings, head_fields(settings, task))
     resize = model.resize or ("pad" if task.dense else "crop")  # not set: a run of an earlier version, resumed
-    preprocessing = Preprocessing(size=network.config.image_size, resize=resize, crop_fraction=fraction)
+    preprocessing = Preprocessing(size=config.image_size, resize=resize, crop_fraction=fraction)
+    cnn = None
+    if model.cnn is not None:
+        pretrained = find_cnn(model.cnn)
+        cnn = pretrained.build(config.patch_size[0], config.channels)
+        preprocessing = preprocessing.replace(mean=pretrained.mean, std=pretrained.std)
+    network = ViT(config, cnn)
     return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(task.labels))
 
 
@@ -140,6 +147,6 @@ def with_drop_path(start: Checkpoint, settings: Settings) -> Checkpoint:
     drop_path = settings.train.drop_path or 0.0
     if start.config.drop_path == drop_path:
         return start
-    model = ViT(start.config.replace(drop_path=drop_path))
+    model = ViT(start.config.replace(drop_path=drop_path), start.model.feature_cnn)
     model.load_state_dict(start.model.state_dict())
     return replace(start, model=model)
