@@ -74,6 +74,7 @@ class Timm:
     patch: int
     side: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    head_bias: bool = True
 
     def build(self, size: str, folder: Path) -> Built:
         """The model with random weights, saved as timm saves its own for the hub."""
@@ -84,6 +85,8 @@ class Timm:
         arguments = {**shrunk.get(size, {"img_size": self.side}), **self.arguments}
         model = timm.create_model(self.architecture, **arguments, dynamic_img_size=True)
         randomise_all(model)
+        if not self.head_bias:
+            nn.init.zeros_(model.head.bias)
         timm.models.save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
         return Built(
             folder, lambda images: outputs_of(model, model.blocks, images), sizes_of(self._side(size), self.patch)
@@ -187,6 +190,9 @@ ANY_SIZE = {"interpolate_pos_encoding": True}
 
 DINOV3 = {**SIZE_S, "patch_size": 16, "image_size": 224, "num_register_tokens": 4, "layerscale_value": 1.0}
 DINOV3_PLUS = {**DINOV3, "use_gated_mlp": True, "hidden_act": "silu"}
+TIPS = {**SIZE_B, "patch_size": 14, "image_size": 448}
+TIPS_GATED = {**TIPS, "use_swiglu_ffn": True}
+IJEPA = {**SIZE_B, "patch_size": 16, "image_size": 224, "layer_norm_eps": 1e-6}
 SIGLIP = {"patch_size": 16, "image_size": 224, "hidden_act": "gelu_pytorch_tanh"}
 
 
@@ -207,6 +213,77 @@ def dinov3_of_meta(arguments: Mapping[str, Any]) -> Callable[[str, Path], Built]
         return Built(folder / "dinov3.pth", lambda images: recipe.run(model, images), sizes, settings)
 
     return build
+
+
+def renamed_timm(architecture: str, patch: int, side: int, file: str, names: Callable[..., dict[str, Tensor]]) -> Any:
+    """A model of timm saved under the names that its publisher's own file has."""
+
+    def build(size: str, folder: Path) -> Built:
+        import timm
+
+        grid = side // patch if size == "published" else 4  # its own file does not say where patches were counted
+        counted = {"ref_feat_shape": (grid, grid)} if "_pe_" in architecture else {}
+        recipe = Timm(architecture, patch, side, {"num_classes": 10, **counted}, head_bias="_pe_" not in architecture)
+        built = recipe.build(size, folder / "timm")
+        model = timm.create_model(f"local-dir:{folder / 'timm'}", pretrained=True)
+        torch.save(names(model.state_dict()), folder / file)
+        return built._replace(path=folder / file, settings={"heads": model.blocks[0].attn.num_heads})
+
+    return build
+
+
+PERCEPTION_NAMES = (  # timm's, and Meta's for the same
+    ("attn_pool.proj.", "attn_pool.attn.out_proj."),
+    ("attn_pool.norm.", "attn_pool.layernorm."),
+    ("attn_pool.latent", "attn_pool.probe"),
+    ("patch_embed.proj.", "conv1."),
+    ("norm_pre.", "ln_pre."),
+    (".norm1.", ".ln_1."),
+    (".norm2.", ".ln_2."),
+    (".attn.qkv.", ".attn.in_proj_"),
+    (".attn.proj.", ".attn.out_proj."),
+    (".fc1.", ".c_fc."),
+    (".fc2.", ".c_proj."),
+    ("blocks.", "transformer.resblocks."),
+)
+
+
+def metas_perception(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Meta's file of a Perception Encoder: an image tower, and something of a text tower."""
+    theirs = {"text_projection": torch.ones(3, 3), "transformer.resblocks.0.ln_1.weight": torch.ones(3)}
+    for name, tensor in state.items():
+        if name.startswith(("attn_pool.q.", "attn_pool.kv.", "head.")):
+            continue
+        for of_timm, of_meta in PERCEPTION_NAMES:
+            name = name.replace(of_timm, of_meta)
+        whole = {"cls_token": ("class_embedding", tensor.flatten()), "pos_embed": ("positional_embedding", tensor[0])}
+        name, tensor = whole.get(
+            name, (name.replace("norm.", "ln_post.") if name.startswith("norm.") else name, tensor)
+        )
+        theirs[f"visual.{name}"] = tensor.contiguous()
+    for end in ("weight", "bias"):
+        both = [state[f"attn_pool.q.{end}"], state[f"attn_pool.kv.{end}"]]
+        theirs[f"visual.attn_pool.attn.in_proj_{end}"] = torch.cat(both)
+    theirs["visual.proj"] = state["head.weight"].T.contiguous()
+    return theirs
+
+
+EVA_NAMES = (
+    ("mlp.fc1_g.", "mlp.w1."),
+    ("mlp.fc1_x.", "mlp.w2."),
+    ("mlp.fc2.", "mlp.w3."),
+    ("mlp.norm.", "mlp.ffn_ln."),
+)
+
+
+def evas_own(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """EVA-02's own file: its MLP's names, biases beside the maps, and the computed rotary positions."""
+    theirs = {"rope.freqs_cos": torch.ones(4, 4), "rope.freqs_sin": torch.ones(4, 4)}
+    for name, tensor in state.items():
+        for of_timm, of_eva in (*EVA_NAMES, ("q_proj.bias", "q_bias"), ("v_proj.bias", "v_bias")):
+            name = name.replace(of_timm, of_eva)
+        theirs[name] = tensor
+    return {"model": theirs}
 
 
 META_NAMES = (  # the beginning or end of a name in transformers' DINOv3, and Meta's
@@ -249,6 +326,9 @@ def peer(family: str, model: str, arguments: Mapping[str, Any], answer: Callable
     return Peer(family, "transformers", model, Transformers(model, arguments, answer, **more).build)
 
 
+EVA_FILE = renamed_timm("eva02_base_patch14_224", 14, 224, "eva02.pt", evas_own)
+PE_FILE = renamed_timm("vit_pe_core_base_patch16_224", 16, 224, "PE-Core.pt", metas_perception)
+
 PEERS: tuple[Peer, ...] = (
     timm_peer("ViT", "vit_base_patch16_224", 16, 224),
     timm_peer("ViT with registers", "vit_medium_patch16_reg4_gap_256", 16, 256),
@@ -265,7 +345,19 @@ PEERS: tuple[Peer, ...] = (
     timm_peer("so400m", "vit_so400m_patch14_siglip_224", 14, 224, num_classes=0),
     timm_peer("EVA-02", "eva02_small_patch14_224", 14, 224),
     timm_peer("EVA-02", "eva02_base_patch14_224", 14, 224),
+    Peer("EVA-02", "BAAI", "names, eva02_base_patch14_224", EVA_FILE),
     timm_peer("Perception Encoder", "vit_pe_core_base_patch16_224", 16, 224),
+    Peer("Perception Encoder", "Meta", "names, vit_pe_core_base_patch16_224", PE_FILE),
     timm_peer("Perception Encoder", "vit_pe_spatial_base_patch16_512", 16, 512),
+    peer("TIPS v2", "Tipsv2VisionModel", TIPS, pooled),
+    Peer(
+        "TIPS v2",
+        "transformers",
+        "Tipsv2VisionModel, gated",
+        Transformers("Tipsv2VisionModel", TIPS_GATED, pooled).build,
+    ),
+    timm_peer("TIPS v2", "vit_base_patch14_reg1_tipsv2", 14, 448, num_classes=0),
+    peer("I-JEPA", "IJepaForImageClassification", IJEPA, logits, options=ANY_SIZE),
+    timm_peer("I-JEPA", "vit_huge_patch14_gap_224", 14, 224, num_classes=0),
     timm_peer("ViT with RoPE", "vit_medium_patch16_rope_reg1_gap_256", 16, 256),
 )

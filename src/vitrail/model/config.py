@@ -17,7 +17,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "positions": ("learned", "sincos1d", "sincos2d", "rotary", "none"),
     "cls_position": ("learned", "fixed", "none"),
     "cls_init": ("normal", "zeros"),
-    "resample": ("bicubic_antialias", "bicubic", "bicubic_offset", "linear"),
+    "resample": ("bicubic_antialias", "bicubic", "bicubic_offset", "bilinear_antialias", "linear"),
     "norm": ("pre", "post"),
     "final_norm": ("tokens", "pooled", "none"),
     "activation": ("gelu", "gelu_tanh", "quick_gelu", "swiglu"),

@@ -43,6 +43,7 @@ def resample(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
     bicubic            transformers' ViT, DeiT, MAE, DINOv2, CLIP, SigLIP
     bicubic_offset     Meta's DINO and DINOv2 without registers: the scale factor is (new + 0.1) / old, so that
                        flooring cannot lose a row, and it is the scale, not the size, that places the samples
+    bilinear_antialias TIPS v2 in transformers
     linear             big_vision: corners on corners, linear between (scipy's zoom of order 1)
     """
     if known(new) and new == old:
@@ -57,7 +58,8 @@ def resample(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
         scale = [(after + 0.1) / before for after, before in zip(new, old, strict=True)]
         square = F.interpolate(square, scale_factor=scale, mode="bicubic")
     else:
-        square = F.interpolate(square, size=new, mode="bicubic", antialias=rule == "bicubic_antialias")
+        mode = "bilinear" if rule == "bilinear_antialias" else "bicubic"
+        square = F.interpolate(square, size=new, mode=mode, antialias=rule.endswith("_antialias"))
     return square.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table.dtype)
 
 

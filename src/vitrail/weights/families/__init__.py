@@ -6,7 +6,9 @@ from vitrail.errors import VitrailError
 from vitrail.weights.families import (
     google,
     meta,
+    perception,
     timm,
+    tips,
     torchvision,
     transformers_dinov3,
     transformers_towers,
@@ -23,6 +25,8 @@ FAMILIES: tuple[Family, ...] = (
     transformers_dinov3,
     transformers_towers,
     torchvision,
+    tips,
+    perception,
     meta,
     timm,
 )

@@ -38,13 +38,13 @@ PERIODS = "rope_embed.periods"
 MASK = ".attn.qkv.bias_mask"
 # A file named as timm names its architectures: vit_small_patch16_224.augreg_in21k.pth
 TIMM_FILE = r"(vit|deit|deit3|flexivit|beit)_[a-z0-9]+_(distilled_)?patch\d+"
-TIMMS_OWN = ("reg_token", "norm_pre.", "attn_pool.", "blocks.0.attn.q_norm.", "blocks.0.ls1.")
+TIMMS_OWN = ("reg_token", "norm_pre.", "attn_pool.", "blocks.0.attn.q_norm.", "blocks.0.ls1.", "blocks.0.attn.q_bias")
 
 
 def recognises(source: Source) -> bool:
     """Whether it is a DeiT or DINO as Meta published it: timm's names, but not timm's config.json."""
     of_timm = read_timm_config(source).architecture
-    return not of_timm and timm.has_names(_timm_names(source.tensors)) and _kind(source) is not None
+    return not of_timm and timm.has_names(timm_names(source.tensors)) and _kind(source) is not None
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
@@ -53,7 +53,7 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     known: dict[str, Any] = {"resample": kind.resample}
     if kind is DINOV3:
         known["rotary_bfloat16"] = _periods_are_rounded(source.tensors)
-    tensors = _timm_names(source.tensors)
+    tensors = timm_names(source.tensors)
     tensors, config, heads_from = timm.network(tensors, settings, TimmConfig(architecture=kind.architecture), **known)
     return Foreign(
         config=config,
@@ -65,7 +65,8 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     )
 
 
-def _timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Meta's tensors under timm's names, without what only pretraining used."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.startswith(PRETRAINING) or name == PERIODS or name.endswith(MASK):
@@ -120,6 +121,7 @@ DINOV2 = Kind("DINOv2", "bicubic_offset", 224)  # its native size is 518
 DINOV2_REGISTERS = Kind("DINOv2 with registers", "bicubic_antialias", 224)
 DINOV3 = Kind("DINOv3", "bicubic", 256, "vit_small_patch16_dinov3")
 MAE = Kind("MAE", "bicubic")
+IJEPA = Kind("I-JEPA", "bicubic")
 DEIT = Kind("DeiT", "bicubic")
 
 MARKS = (  # names that only one of them has, surest first
@@ -136,8 +138,10 @@ def _kind(source: Source) -> Kind | None:
     for mark, kind in MARKS:
         if any(re.search(mark, name) for name in names):
             return kind
-    if not source.file.endswith((".pth", ".pt")) or any(name.startswith(TIMMS_OWN) for name in names):
+    if not source.file.endswith((".pth", ".pt", ".pth.tar")) or any(name.startswith(TIMMS_OWN) for name in names):
         return None
+    if source.unwrapped in (("encoder",), ("target_encoder",)) and "cls_token" not in names:
+        return IJEPA
     if source.unwrapped in (("model",), ("model_ema",)):
         return MAE if "head.weight" not in names or "fc_norm.weight" in names else DEIT
     if re.search(TIMM_FILE, source.file) or "blocks.0.attn.qkv.bias" not in names:

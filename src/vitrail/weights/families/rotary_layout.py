@@ -37,7 +37,7 @@ def _order(dims: int, columns_first: bool) -> Tensor:
 def _reordered(tensors: dict[str, Tensor], heads: int, order_of: Callable[[int], Tensor]) -> dict[str, Tensor]:
     reordered = dict(tensors)
     for name, tensor in tensors.items():
-        if not re.match(QUERIES_AND_KEYS, name):
+        if not re.match(QUERIES_AND_KEYS, name) or not tensor.dim():
             continue
         if ".qkv." not in name:  # a norm over the dims of one head
             reordered[name] = tensor[order_of(len(tensor))]

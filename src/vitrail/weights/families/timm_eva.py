@@ -1,4 +1,6 @@
-"""timm's Eva class in the terms of its VisionTransformer: DINOv3, LingBot-Vision, EVA, EVA-02, Perception Encoder."""
+"""timm's Eva class in the terms of its VisionTransformer: DINOv3, LingBot-Vision, EVA, EVA-02, Perception Encoder.
+
+And the names that EVA-02's own files have."""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from vitrail.weights.families.timm_json import TimmConfig
 
 RENAMED = (  # Eva's names, and VisionTransformer's for the same
     (r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma"),
+    (r"^(blocks\.\d+)\.mlp\.ffn_ln\.", r"\1.mlp.norm."),  # from here on, of EVA-02's own files
+    (r"^(blocks\.\d+)\.mlp\.w1\.", r"\1.mlp.fc1_g."),
+    (r"^(blocks\.\d+)\.mlp\.w2\.", r"\1.mlp.fc1_x."),
+    (r"^(blocks\.\d+)\.mlp\.w3\.", r"\1.mlp.fc2."),
 )
+COMPUTED = r"(^|\.)rope\.freqs_(cos|sin)$"  # of EVA-02's own files: what its rotary positions are computed to
 STACKED = (  # parts that are one tensor in VisionTransformer; of a part that is not there, zeros
     ("attn.qkv.weight", ("attn.q_proj.weight", "attn.k_proj.weight", "attn.v_proj.weight")),
     ("attn.qkv.bias", ("attn.q_proj.bias", "attn.k_proj.bias", "attn.v_proj.bias")),
@@ -30,12 +37,13 @@ STACKED = (  # parts that are one tensor in VisionTransformer; of a part that is
 
 def plain_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under the names of timm's VisionTransformer, whichever of its two classes they are of."""
-    renamed = dict(tensors)
-    for name in tensors:
+    renamed = {}
+    for name, tensor in tensors.items():
         for of_eva, plain in RENAMED:
-            if re.search(of_eva, name):
-                renamed[re.sub(of_eva, plain, name)] = renamed.pop(name)
-    for block in {match[0] for name in tensors if (match := re.match(r"blocks\.\d+\.", name))}:
+            name = re.sub(of_eva, plain, name)
+        if not re.search(COMPUTED, name):
+            renamed[name] = tensor
+    for block in sorted({match[0] for name in renamed if (match := re.match(r"blocks\.\d+\.", name))}):
         for whole, parts in STACKED:
             there = [renamed.pop(block + part, None) for part in parts]
             first = next((part for part in there if part is not None), None)

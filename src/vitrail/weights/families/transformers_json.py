@@ -55,6 +55,7 @@ _TO_224 = {"do_center_crop": True, "crop_size": 224}
 PROCESSORS: dict[str, dict[str, Any]] = {
     "ViT": {"size": 224, "square": True, "resample": 2, **_IN_HALVES},
     "DeiT": {"size": 256, "square": True, **_TO_224, "resample": 3, **_IN_HALVES},
+    "Tipsv2": {"size": {"height": 448, "width": 448}, "resample": 2, "do_normalize": False},
     "DINOv3ViT": {"size": {"height": 224, "width": 224}, "resample": 2, **_AS_IMAGENET},
     "Siglip": {"size": {"height": 224, "width": 224}, "resample": 3, **_IN_HALVES},
     "CLIP": {"size": 224, **_TO_224, "resample": 3, **_AS_CLIP},
@@ -104,6 +105,17 @@ def without_nulls(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # ---- config.json
+
+
+def tower_config(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The image tower's settings: they lie within those of the whole model, or are all there is."""
+    inside = whole.get("vision_config")
+    if not isinstance(inside, dict):
+        return dict(whole)
+    newer = whole.get("vision_config_dict", {})  # some files have both, and then this one holds
+    return without_nulls(
+        {"model_type": whole.get("model_type"), **inside, **(newer if isinstance(newer, dict) else {})}
+    )
 
 
 def known_type(name: Any, types: Mapping[str, Usual]) -> str:
