@@ -35,6 +35,7 @@ ALL_CHANGED = {
     "rotary_grid": (16, 8),
     "rotary_start": 1.0,
     "rotary_bfloat16": True,
+    "relative_bias": True,
     "stem_norm": True,
     "width": 64,
     "depth": 3,

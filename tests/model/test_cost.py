@@ -75,9 +75,9 @@ class ChannelsByPooling(nn.Module):
 
 def whole_forward(model: ViT, images: Tensor) -> Tensor:
     """Every token through every block, then the answer: what papers count."""
-    x, rope, _ = model.embed(images)
+    x, rope, grid = model.embed(images)
     for block in model.blocks:
-        x = block(x, rope)
+        x = block(x, rope, None, grid)
     return model.answer(x)
 
 
@@ -146,6 +146,7 @@ def test_any_config_is_counted_exactly(data: st.DataObject) -> None:
         qkv_bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()),
         mlp_norm=draw(st.booleans()),
+        relative_bias=draw(st.booleans()),
         layer_scale=draw(st.sampled_from([None, 0.1])),
         pool=pool,
         pool_heads=draw(st.sampled_from([None, 2, 4])) if pool == "attention" else None,
@@ -243,6 +244,7 @@ class LiveBytes(TorchDispatchMode):
         preset("Ti/16", depth=2, positions="rotary", qk_norm=True, mlp_width=192),
         preset("Ti/16", depth=2, rotary=True, rotary_grid=16, activation="swiglu", mlp_norm=True, mlp_width=512),
         preset("Ti/16", depth=2, mlp_norm=True),
+        preset("Ti/16", depth=2, relative_bias=True),
     ],
     ids=lambda config: f"{config.stem}-{config.patch_size[0]}-{config.activation}-{config.positions}",
 )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitrail.model.attention import SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
+from vitrail.model.positions import Grid
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
@@ -83,14 +84,32 @@ class Block(nn.Module):
         """Q, K and V of all tokens as attention takes them, from the block's input (B, M, D): (B, heads, M, d) each."""
         return self.attention.project(self.attention_input(x), rope, None)
 
-    def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor) -> Tensor:
-        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M)."""
-        return attention_weights(q[:, :, queries], k)
+    def attention_bias(self, grid: Grid | None, kept: Tensor | None = None) -> Tensor | None:
+        """What is added to attention's scores, (heads, M, M), or None. kept: the token numbers that are left."""
+        if self.attention.relative_bias is None:
+            return None
+        assert grid is not None, "relative positions need the grid"
+        bias = self.attention.relative_bias(grid)
+        return bias if kept is None else bias.index_select(1, kept).index_select(2, kept)
 
-    def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
-        """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others."""
+    def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Tensor:
+        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M)."""
+        bias = self.attention_bias(grid)
+        return attention_weights(q[:, :, queries], k, None if bias is None else bias[:, queries])
+
+    def forward(
+        self,
+        x: Tensor,
+        rope: Tensor | None = None,
+        queries: int | None = None,
+        grid: Grid | None = None,
+        kept: Tensor | None = None,
+    ) -> Tensor:
+        """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others.
+        `kept`: the token numbers that are left, where some patches were dropped for training."""
+        bias = self.attention_bias(grid, kept)
         if self.pre:
-            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries))
+            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries, bias))
             return x + self.branch2(self.mlp(self.norm2(x)))
-        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries)))
+        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries, bias)))
         return self.norm2(x + self.branch2(self.mlp(x)))

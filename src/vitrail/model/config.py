@@ -17,7 +17,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "positions": ("learned", "sincos1d", "sincos2d", "rotary", "none"),
     "cls_position": ("learned", "fixed", "none"),
     "cls_init": ("normal", "zeros"),
-    "resample": ("bicubic_antialias", "bicubic", "bicubic_offset", "bilinear_antialias", "linear"),
+    "resample": ("bicubic_antialias", "bicubic", "bicubic_offset", "bilinear", "bilinear_antialias", "linear"),
     "norm": ("pre", "post"),
     "final_norm": ("tokens", "pooled", "none"),
     "activation": ("gelu", "gelu_tanh", "quick_gelu", "swiglu"),
@@ -63,6 +63,7 @@ class ViTConfig:
     # counted, and the count is scaled to a grid of this size: EVA-02, Perception Encoder
     rotary_start: float = 0.0  # where that count begins; Perception Encoder: 1
     rotary_bfloat16: bool = False  # the periods are rounded to bfloat16, as in Meta's own DINOv3 files
+    relative_bias: bool = False  # BEiT: a learned bias of attention for each step from patch to patch, in every block
     stem_norm: bool = False  # CLIP's extra norm before the blocks
     block_positions: bool = False  # YOLOS: learned positions are added again after every block but the last
 
