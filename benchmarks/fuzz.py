@@ -158,7 +158,9 @@ def main() -> None:
     targets = options.targets or list(TARGETS)
     if options.replay:
         with tempfile.TemporaryDirectory() as folder:
-            check(TARGETS[targets[0]].read, options.replay.read_bytes(), Path(folder))
+            target = TARGETS[targets[0]]
+            read_or_refuse(target.read, target.seeds()[0], Path(folder))  # what is made once is made now
+            check(target.read, options.replay.read_bytes(), Path(folder))
         return
     options.finds.mkdir(parents=True, exist_ok=True)
     if options.inside:

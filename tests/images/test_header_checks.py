@@ -17,7 +17,7 @@ from tests.images import hostile
 from vitrail.cli import main
 from vitrail.images.decode import read_image
 from vitrail.images.decode_limits import decode_limits, limit_decoding
-from vitrail.images.jpeg2000_header import precincts_of
+from vitrail.images.jpeg2000_header import Precincts, precincts_of
 from vitrail.images.tiff_header import TiffPage, tiff_pages
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.read_source import read_source
@@ -27,6 +27,7 @@ from vitrail.weights.preprocessing import Preprocessing
 REFUSED: list[tuple[Callable[[], bytes], int, str]] = [
     (hostile.jpeg2000, 3, "precincts"),
     (hostile.jpeg2000_in_boxes, 3, "precincts"),
+    (lambda: hostile.jpeg2000(size=1000, precinct=3, layers=65_535), 3, "in 65,535 layers"),  # 7 GB
     (hostile.tiff_of_one_tile, 3, "in tiles of 16,000 x 16,000"),
     (hostile.tiff_of_one_tile, 5, "in tiles of 16,000 x 16,000"),
     (hostile.tiff_of_small_tiles, 3, "409,600 strips or tiles"),
@@ -91,7 +92,7 @@ def test_a_directory_beyond_every_file_has_no_pages() -> None:
     for offset in (2**63, 2**64 - 1):
         assert list(tiff_pages(struct.pack("<2sHHHQ", b"II", 43, 8, 0, offset))) == []
         box = struct.pack(">I4sQ", 1, b"free", offset)
-        assert precincts_of(hostile.jpeg2000_in_boxes()[:12] + box * 2) == (0, 0)
+        assert precincts_of(hostile.jpeg2000_in_boxes()[:12] + box * 2) is None
 
 
 def test_directories_that_overlap_are_refused() -> None:
@@ -119,10 +120,11 @@ def test_a_codestream_that_stands_still_ends(markers: bytes) -> None:
 def test_an_ordinary_jpeg_2000_has_few_precincts() -> None:
     buffer = io.BytesIO()
     Image.fromarray(np.zeros((600, 800, 3), np.uint8)).save(buffer, "JPEG2000", precinct_size=(128, 128))
-    precincts, pixels = precincts_of(buffer.getvalue())
-    assert 3 * 5 * 7 < precincts < 1000 and pixels == 600 * 800
+    found = precincts_of(buffer.getvalue())
+    assert found is not None and 3 * 5 * 7 < found.precincts < 1000 and found.pixels == 600 * 800
+    assert (found.layers, found.resolutions) == (1, 6)
     assert read_image(buffer.getvalue()).shape == (600, 800, 3)
-    assert precincts_of(hostile.jpeg2000(size=2000, precinct=15)) == (3 * 6 * 4, 2000 * 2000)
+    assert precincts_of(hostile.jpeg2000(precinct=15, layers=9)) == Precincts(3 * 6 * 4, 9, 6, 2000 * 2000)
 
 
 def test_a_strip_too_thin_for_the_model(tmp_path: Path) -> None:

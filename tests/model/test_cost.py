@@ -100,6 +100,7 @@ def test_multiply_adds_and_parameters_are_exact(changes: dict, batch: int) -> No
 
 
 DENSE_HEADS: list[dict] = [
+    {"head": "mask_decoder", "attention_window": 3, "depth": 3},
     {"head": "mask_linear"},
     {"head": "mask_decoder"},
     {"head": "mask_decoder", "stem": "conv"},

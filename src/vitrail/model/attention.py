@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from vitrail.model.config import ViTConfig
 from vitrail.model.positions import RelativeBias, rotate
 from vitrail.model.precision import computes_bf16, without_autocast
+from vitrail.model.window_attention import Windows, attend_in_windows
 
 CPU_COMPUTES_BF16 = computes_bf16("cpu")  # asked here, once: torch.compile cannot trace the question
 
@@ -93,11 +96,21 @@ class SelfAttention(nn.Module):
         return x.permute(2, 0, 3, 1, 4).unbind(0)
 
     def forward(
-        self, x: Tensor, rope: Tensor | None = None, queries: int | None = None, bias: Tensor | None = None
+        self,
+        x: Tensor,
+        rope: Tensor | None = None,
+        queries: int | None = None,
+        windows: Windows | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask. bias: (heads, M, M)."""
+        """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask. Those are prefix tokens,
+        which look at all windows. bias: (heads, M, M), added to the scores; windows have none."""
         q, k, v = self.project(x, rope, queries)
-        bias = None if bias is None else bias[None, :, :queries]
-        heads = attend(q, k, v, self.attention_dropout, self.training, bias)  # (B, heads, M, d)
+        own_attend = partial(attend, dropout=self.attention_dropout, training=self.training)
+        if windows is None or queries is not None:
+            own_bias = None if bias is None else bias[None, :, :queries]
+            heads = own_attend(q, k, v, bias=own_bias)  # (B, heads, M, d)
+        else:
+            heads = attend_in_windows(q, k, v, windows, own_attend)
         concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)
         return self.dropout(self.out(concatenated))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from vitrail.model.attention import SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
 from vitrail.model.positions import Grid
+from vitrail.model.window_attention import Windows, window_bias
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
@@ -66,8 +67,9 @@ class LayerScaleDropPath(nn.Module):
 class Block(nn.Module):
     """Pre-norm: x = x + MSA(LN(x)), x = x + MLP(LN(x)). Post-norm: x = LN(x + MSA(x)), x = LN(x + MLP(x))."""
 
-    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+    def __init__(self, config: ViTConfig, drop_path: float, window: int = 0) -> None:
         super().__init__()
+        self.window, self.prefix = window, config.prefix  # window: patches a side; 0: full attention
         self.pre = config.norm == "pre"
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.attention = SelfAttention(config)
@@ -93,9 +95,18 @@ class Block(nn.Module):
         return bias if kept is None else bias.index_select(1, kept).index_select(2, kept)
 
     def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Tensor:
-        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M)."""
-        bias = self.attention_bias(grid)
-        return attention_weights(q[:, :, queries], k, None if bias is None else bias[:, queries])
+        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M). Outside of
+        a patch's window they are 0."""
+        windows, bias = self.windows(grid), self.attention_bias(grid)
+        own = None if bias is None else bias[:, queries]
+        return attention_weights(q[:, :, queries], k, own if windows is None else window_bias(windows, queries))
+
+    def windows(self, grid: Grid | None) -> Windows | None:
+        """How its attention cuts a grid into windows; None: it does not."""
+        if not self.window:
+            return None
+        assert grid is not None, "a block with windows must know the grid"
+        return Windows(self.window, self.prefix, grid)
 
     def forward(
         self,
@@ -107,9 +118,9 @@ class Block(nn.Module):
     ) -> Tensor:
         """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others.
         `kept`: the token numbers that are left, where some patches were dropped for training."""
-        bias = self.attention_bias(grid, kept)
+        windows, bias = self.windows(grid), self.attention_bias(grid, kept)
         if self.pre:
-            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries, bias))
+            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries, windows, bias))
             return x + self.branch2(self.mlp(self.norm2(x)))
-        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries, bias)))
+        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries, windows, bias)))
         return self.norm2(x + self.branch2(self.mlp(x)))

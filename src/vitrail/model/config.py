@@ -79,6 +79,8 @@ class ViTConfig:
     qkv_bias: bool = True
     qk_norm: bool = False
     layer_scale: float | None = None  # the initial value, or no layer scale
+    attention_window: int = 0  # patches a side of the windows that attention stays in; 0: full attention
+    global_blocks: int | None = None  # blocks whose attention is full all the same, evenly spaced up to the last
 
     # 4. from tokens to answers
     pool: str = "cls"
@@ -113,6 +115,8 @@ class ViTConfig:
             self._set("queries", 100)
         if self.head == "box_decoder" and not self.head_depth:
             self._set("head_depth", 2)
+        if self.global_blocks is None:
+            self._set("global_blocks", self._usual_global_blocks())
         if self.cls_position is None:
             self._set("cls_position", self._usual_cls_position())
         if self.final_norm is None:
@@ -164,6 +168,13 @@ class ViTConfig:
         return self.prefix + self.patches
 
     @property
+    def block_windows(self) -> tuple[int, ...]:
+        """Each block's window, in patches a side; 0 for full attention."""
+        count = (self.global_blocks or 0) if self.attention_window else self.depth
+        full = {(number + 1) * self.depth // count - 1 for number in range(count)}
+        return tuple(0 if block in full else self.attention_window for block in range(self.depth))
+
+    @property
     def head_dim(self) -> int:
         """d, the dims of one attention head."""
         return self.width // self.heads
@@ -184,6 +195,7 @@ class ViTConfig:
             "mlp_width": self.mlp_width == 4 * self.width,
             "head_width": self.head_width == self._usual_head_width(),
             "cls_position": self.cls_position == self._usual_cls_position(),
+            "global_blocks": self.global_blocks == self._usual_global_blocks(),
             "final_norm": self.final_norm == ("tokens" if self.norm == "pre" else "none"),
         }
         values = {name: getattr(self, name) for name in _FIELDS}
@@ -234,6 +246,10 @@ class ViTConfig:
             return "none"
         return "learned" if self.positions == "learned" else "fixed"
 
+    def _usual_global_blocks(self) -> int:
+        """4 of 12 or more, as in ViTDet; of fewer a third."""
+        return min(4, max(1, self.depth // 3)) if self.attention_window else 0
+
     def _usual_head_width(self) -> int | None:
         if self.head == "mlp":
             return self.width
@@ -264,7 +280,7 @@ class ViTConfig:
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
             if getattr(self, name) < 1:
                 raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("registers", "classes", "stem_blocks", "queries", "head_depth"):
+        for name in ("registers", "classes", "stem_blocks", "queries", "head_depth", "attention_window"):
             if getattr(self, name) < 0:
                 raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 0")
         for name in ("feature_channels", "head_width", "pool_heads"):
@@ -325,6 +341,7 @@ class ViTConfig:
                 f"pool_heads {self.pool_heads} goes with pool 'attention' and a width that it divides, "
                 f"not with {self.pool!r} and {self.width}"
             )
+        self._check_windows()
         self._check_cls()
 
     def _check_rotary(self) -> None:
@@ -341,6 +358,17 @@ class ViTConfig:
             raise VitrailError(f"rotary_grid and rotary_bfloat16 go with rotary positions, not {self.positions!r}")
         if self.rotary_start and self.rotary_grid is None:
             raise VitrailError(f"rotary_start {self.rotary_start:g} needs rotary_grid, the grid on which it is counted")
+
+    def _check_windows(self) -> None:
+        assert self.global_blocks is not None
+        if self.global_blocks < 0:
+            raise VitrailError(f"global_blocks is {self.global_blocks}; it must be at least 0")
+        if self.global_blocks and not self.attention_window:
+            raise VitrailError(f"global_blocks {self.global_blocks} goes with attention_window, which is 0")
+        if self.relative_bias and self.attention_window:
+            raise VitrailError(f"attention_window {self.attention_window} goes without relative_bias, which is true")
+        if self.global_blocks > self.depth:
+            raise VitrailError(f"global_blocks {self.global_blocks} of a depth of {self.depth}: there are not so many")
 
     def _check_cls(self) -> None:
         if not self.cls_token:

@@ -32,7 +32,8 @@ class Cost:
     tokens: int  # prefix + N
     parameters: int
     multiply_adds: int  # of the whole batch
-    attention_entries: int  # of one head in one block: tokens^2
+    attention_entries: int  # of one head in one block with full attention: tokens^2
+    window_entries: int | None  # of one head in one block with windows; None where there is none
     weight_bytes: int
     activation_bytes: int  # the most that is alive at once in inference, estimated
 
@@ -60,6 +61,7 @@ def cost(
         parameters=parameters(config),
         multiply_adds=multiply_adds(at_size, batch),
         attention_entries=at_size.tokens**2,
+        window_entries=window_entries(at_size),
         weight_bytes=parameters(config) * bytes_per_value,
         activation_bytes=batch * _peak_values(at_size) * bytes_per_value,
     )
@@ -143,8 +145,10 @@ def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
 
         stem += multiply_adds_of(config)
     projections = 4 * tokens * width**2  # Q, K, V and out
-    attention = 2 * tokens**2 * width  # scores Q K^T and weighted sum A V, over all heads
-    blocks = config.depth * (projections + attention + tokens * _mlp_multiply_adds(config))
+    full = config.block_windows.count(0)
+    pairs = full * tokens**2 + (config.depth - full) * (window_entries(config) or 0)
+    attention = 2 * pairs * width  # scores Q K^T and weighted sum A V, over all heads, in all blocks
+    blocks = config.depth * (projections + tokens * _mlp_multiply_adds(config)) + attention
     if config.is_dense:
         return batch * (stem + blocks + _dense_head_multiply_adds(config))
     total = batch * (stem + blocks + _heads(config) * _answers(config) * _head_multiply_adds(config))
@@ -153,6 +157,15 @@ def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
         each = 2 * tokens * width**2 + 2 * tokens * width + width**2 + _mlp_multiply_adds(config)
         total += batch * each + width**2
     return total
+
+
+def window_entries(config: ViTConfig) -> int | None:
+    """How many pairs of tokens one head of a block with windows compares; None where all attention is full."""
+    if not any(config.block_windows):
+        return None
+    from vitrail.model.window_attention import Windows, compared_pairs  # torch, where windows are asked for
+
+    return compared_pairs(Windows(config.attention_window, config.prefix, config.grid))
 
 
 def _mlp_multiply_adds(config: ViTConfig) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -52,7 +53,7 @@ class ViT(Encoder):
         self.stem_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.stem_norm else None
         last = config.depth - 1
         drop_paths = [config.drop_path * (i / last if last else 1) for i in range(config.depth)]
-        self.blocks = nn.ModuleList(Block(config, drop_path) for drop_path in drop_paths)
+        self.blocks = nn.ModuleList(map(Block, repeat(config), drop_paths, config.block_windows))
         norm_width = config.pooled_width if config.final_norm == "pooled" else config.width
         self.norm = nn.LayerNorm(norm_width, eps=config.norm_eps) if config.final_norm != "none" else None
         self.pool = Pool(config)
@@ -94,6 +95,8 @@ class ViT(Encoder):
         """From what the first block takes to the answer of a head that reads one vector."""
         kept = None
         if keep is not None:
+            if self.config.attention_window:
+                raise VitrailError("attention_window needs all patches: keep must be None (train.keep_tokens = 1)")
             prefix = torch.arange(self.prefix, device=keep.device)
             kept = torch.cat([prefix, keep + self.prefix])
             rope = None if embedding.rope is None else embedding.rope.index_select(1, keep)

@@ -92,6 +92,18 @@ class Model(Section):
         "wide for photos, fine for answers about places",
         choices=("fine", "wide"),
     )
+    attention_window: int | None = optional(
+        -1,
+        "patches a side of the windows that attention stays in, for large images; 0: full attention; not set: the "
+        "model's, or 0",
+        low=0,
+    )
+    global_blocks: int | None = optional(
+        -1,
+        "with attention_window: blocks whose attention is full all the same; not set: the model's, or a third of the "
+        "blocks, 4 at most",
+        low=0,
+    )
     pool: str | None = optional(
         "auto", "what the head reads: [CLS] or the mean of the patches; not set: the model's", choices=("cls", "mean")
     )

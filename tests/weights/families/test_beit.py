@@ -248,7 +248,7 @@ def test_dropped_patches_keep_their_steps() -> None:
         hidden = torch.full((1, 1, 18), float("-inf")).index_fill(2, left, 0.0)
         for block in model.blocks:
             bias = block.attention_bias((4, 4)) + hidden
-            x = x + block.branch1(block.attention(block.norm1(x), None, None, bias))
+            x = x + block.branch1(block.attention(block.norm1(x), bias=bias))
             x = x + block.branch2(block.mlp(block.norm2(x)))
         assert (found - model.answer(x)).abs().max() <= 1e-5
 

@@ -14,6 +14,7 @@ from vitrail.explanation.walk.walk_steps import Figure, Step, first, matrix, mos
 from vitrail.model.encoder import BlockStep
 from vitrail.model.positions import Grid
 from vitrail.model.vit import ViT
+from vitrail.model.window_attention import compared_pairs
 
 ALL_PAIRS = 512  # tokens up to which the whole map of scores is shown; beyond, only the query's row
 
@@ -118,7 +119,7 @@ def _map_steps(where: str, name: str, query: int, block_step: BlockStep) -> list
             "A = softmax(S),  each row sums to 1",
             shape,
             "Scores become shares. The model itself runs fused and never writes this map down; it is recomputed here "
-            "from the same numbers.",
+            f"from the same numbers.{_windows_in_words(block_step)}",
             [matrix(f"head 0: {what}", shares[0, 0], "share")],
             (f"shares of {name} begin", first(shares[0, 0, row])),
         ),
@@ -184,6 +185,18 @@ def _heads_of(block_step: BlockStep) -> Tensor:
     """A V some rows of A at a time, so that the map is never held as a whole: (1, heads, M, d)."""
     _, _, v = block_step.qkv()
     return torch.cat([rows @ v.float() for _, rows in block_step.attention()], dim=2).to(v.dtype)
+
+
+def _windows_in_words(block_step: BlockStep) -> str:
+    windows = block_step.block.windows(block_step.grid)
+    if windows is None or windows.cover_all:
+        return ""
+    tokens = block_step.input.shape[1]
+    in_front = " and the tokens in front, which look at all" if windows.prefix else ""
+    return (
+        f" In this block a patch looks only at its window of {windows.side} × {windows.side} patches{in_front}: "
+        f"{compared_pairs(windows):,} pairs of tokens are compared, not {tokens**2:,}."
+    )
 
 
 def _head_maps(rows: Tensor, prefix: int, grid: Grid) -> Figure:

@@ -35,6 +35,7 @@ CONFIG_LINES = {
     "positions": ("positions", "cls_position", "block_positions", "relative_bias", "resample", "stem_norm"),
     "rotary": ("rotary", "rotary_base", "rotary_grid", "rotary_start", "rotary_bfloat16"),
     "blocks": ("width", "depth", "heads", "qkv_bias", "qk_norm", "mlp_width", "mlp_norm", "activation"),
+    "windows": ("attention_window", "global_blocks"),
     "norms": ("norm", "norm_eps", "layer_scale"),
     "answer": ("pool", "pool_heads", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
     "training": ("dropout", "attention_dropout", "head_dropout", "drop_path"),
@@ -119,9 +120,17 @@ def _cost_lines(costs: dict[str, Any], config: dict[str, Any]) -> str:
         ("tokens", f"{tokens:,} = {down} x {across} patches" + (f" + {prefix} before them" if prefix else "")),
         ("multiply-adds", f"{costs['multiply_adds']:,} for one image: all tokens through all blocks, and the head"),
         ("attention", f"{costs['attention_entries']:,} entries per head and block ({tokens:,} x {tokens:,})"),
+        *_window_lines(costs, config),
         ("memory", f"{_bytes(costs['weight_bytes'])} weights, about {_bytes(costs['activation_bytes'])} activations"),
     ]
     return _aligned(lines)
+
+
+def _window_lines(costs: dict[str, Any], config: dict[str, Any]) -> list[tuple[str, str]]:
+    if costs["window_entries"] is None:
+        return []
+    side, windowed = config["attention_window"], config["depth"] - config["global_blocks"]
+    return [("windows", f"{costs['window_entries']:,} entries in {windowed} blocks with windows of {side} x {side}")]
 
 
 def _without_cnn(config: dict[str, Any]) -> str:

@@ -52,6 +52,8 @@ def check_sharing(train: Recipe, world: int, shard: bool) -> None:
 def check_task(settings: Settings, task: Task) -> None:
     """Whether the settings go with answers about places, or with answers about whole pictures."""
     train, model = settings.train, settings.model
+    if model.attention_window and (train.keep_tokens or 1.0) < 1:
+        raise VitrailError("model.attention_window needs all patches: set train.keep_tokens to 1")
     if model.resize == "window" and not task.sliding_windows:
         raise VitrailError(f"model.resize = 'window' is for masks; the task {task.name} takes pad or squash")
     if not task.dense:

@@ -150,10 +150,17 @@ def config_of(settings: Settings, head: Mapping[str, Any]) -> ViTConfig:
         depth=model.depth,
         heads=model.heads,
         **_stem_fields(model),
+        **window_fields(model),
         **head,
         dropout=train.dropout,
         drop_path=train.drop_path or 0.0,
     )
+
+
+def window_fields(model: Model) -> dict[str, Any]:
+    """The fields of ViTConfig that say which windows attention stays in, where they are set."""
+    fields = {"attention_window": model.attention_window, "global_blocks": model.global_blocks}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _stem_fields(model: Model) -> dict[str, Any]:

@@ -396,6 +396,7 @@ def _refuse_inexpressible(config: ViTConfig) -> None:
         "patch_bias": (not (config.patch_bias and config.stem_norm), "with a norm before the blocks it has none"),
         "pool_heads": (config.pool_heads is None or writes_as_eva(config), "its attention pool has the encoder's"),
         "norm": (config.norm == "pre", "its blocks are pre-norm"),
+        "attention_window": (not config.attention_window, "its attention is full"),
         "activation": (not mlp_pools, "its attention pool has a plain MLP"),
         "pool": (config.pool in POOLS.values(), "it pools by [CLS], mean or attention"),
         "head": (config.head == "linear" or not config.classes, "its head is one linear layer"),

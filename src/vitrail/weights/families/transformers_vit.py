@@ -225,6 +225,7 @@ WRITABLE: dict[str, tuple[tuple[Any, ...], str]] = {  # a field -> the values tr
     "positions": (("learned", "sincos1d", "sincos2d", "none"), "its models add their positions"),
     "stem_norm": ((False,), "only its CLIP has a norm before the blocks"),
     "norm": (("pre",), "its blocks are pre-norm"),
+    "attention_window": ((0,), "its attention is full"),
     "qk_norm": ((False,), "its attention does not norm queries and keys"),
     "mlp_norm": ((False,), "its MLP has no norm"),
     "final_norm": (("tokens",), "its final norm comes before pooling"),
