@@ -36,6 +36,8 @@ def count(model):
         ("DINO-B/16", 85_798_656),
         ("DINOv2-S/14", 22_056_576 - 384),  # less the mask token of its training
         ("DINOv2-g/14", 1_136_480_768 - 1536),
+        ("DINOv3-S/16", 21_596_544 - 384 + 12 * 384),  # and a bias of the keys, which there has none
+        ("DINOv3-7B/16", 6_716_362_752 - 4096 + 40 * 4096),
     ],
 )
 def test_a_preset_has_the_published_number_of_parameters(name, parameters):
@@ -45,7 +47,7 @@ def test_a_preset_has_the_published_number_of_parameters(name, parameters):
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_builds_and_runs_on_the_meta_device(name):
     config = preset(name)
-    model = build_on_meta(config)
+    model = build_on_meta(config).to("meta")  # fixed positions too
     assert all(parameter.is_meta for parameter in model.parameters())
     answer = model(torch.zeros(2, 3, *config.image_size, device="meta"))
     assert answer.shape == (2, config.classes or config.width)
@@ -69,7 +71,9 @@ def test_names_are_unique_and_the_sizes_are_the_well_known_ones():
         ("L/16", 1024, 24, 16, 4096),
         ("H/14", 1280, 32, 16, 5120),
         ("g/14", 1408, 40, 16, 6144),
+        ("So400m/14", 1152, 27, 16, 4304),
         ("DINOv2-g/14", 1536, 40, 24, 4096),
+        ("DINOv3-H+/16", 1280, 32, 20, 5120),
     ],
 )
 def test_the_numbers_of_each_size(name, width, depth, heads, mlp_width):
@@ -138,7 +142,7 @@ def test_an_unknown_change_is_refused_with_a_suggestion():
         "DINO-S/16-reg",
         "DeiT-S/16-reg",
         "S/16-distilled",
-        "DINOv3-S/16",
+        "DINOv3-S/14",
         "DINOv2-S/14-reg-reg",
     ],
 )

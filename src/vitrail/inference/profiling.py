@@ -19,7 +19,7 @@ RUNS, SECONDS = 7, 5.0  # as many timed runs, or as many as fit; at least one
 def measure(config: ViTConfig) -> dict[str, Any]:
     """Of one image at the config's size, float32, fresh weights: `seconds` (median), `peak_bytes` of the whole process,
     `baseline_bytes` of Python and torch before the model; or `error`, such as a kernel that ran out of memory."""
-    if config.stem == "features":
+    if config.stem == "features" and config.cnn is None:
         raise VitrailError("a model whose stem is your own CNN cannot be measured from its config alone")
     # -P: a folder called torch where the user stands is not torch
     command = [sys.executable, "-P", "-m", "vitrail.inference.profiling"]

@@ -2,7 +2,8 @@
 
 Multiply-adds are those of the matrix products and convolutions of a full forward pass, every token through every block,
 then pooling and head: the figure that papers print. (`ViT.forward` itself does less with [CLS] pooling: its last block
-carries only [CLS] on.) Norms, softmax, activations and additions are not counted, nor is a user's CNN.
+carries only [CLS] on.) Norms, softmax, activations and additions are not counted, nor is a user's CNN, unless
+it is timm's by name.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Cost:
     tokens: int  # prefix + N
     parameters: int
     multiply_adds: int  # of the whole batch
-    attention_entries: int  # of one head in one block: tokens^2
+    attention_entries: int  # of one head in one block with full attention: tokens^2
+    window_entries: int | None  # of one head in one block with windows; None where there is none
     weight_bytes: int
     activation_bytes: int  # the most that is alive at once in inference, estimated
 
@@ -59,6 +61,7 @@ def cost(
         parameters=parameters(config),
         multiply_adds=multiply_adds(at_size, batch),
         attention_entries=at_size.tokens**2,
+        window_entries=window_entries(at_size),
         weight_bytes=parameters(config) * bytes_per_value,
         activation_bytes=batch * _peak_values(at_size) * bytes_per_value,
     )
@@ -92,6 +95,10 @@ def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
 def _stem_parameters(config: ViTConfig) -> int:
     inputs = _stem_inputs(config)
     total = _linear(inputs, config.width, config.patch_bias)
+    if config.cnn is not None:
+        from vitrail.model.timm_cnn import parameters_of  # timm is an extra
+
+        total += parameters_of(config)
     for step in _conv_steps(config):
         total += step.weights + 2 * step.outputs  # a batch norm's scale and shift follow each convolution
     return total
@@ -107,12 +114,15 @@ def _block_parameters(config: ViTConfig) -> int:
     attention = _linear(width, 3 * width, config.qkv_bias) + _linear(width, width)
     if config.qk_norm:
         attention += 4 * config.head_dim
+    if config.relative_bias:
+        attention += (math.prod(2 * side - 1 for side in config.grid) + 3) * config.heads
     scales = 2 * width if config.layer_scale is not None else 0
     return 4 * width + attention + _mlp_parameters(config) + scales  # 4 width: two norms
 
 
 def _mlp_parameters(config: ViTConfig) -> int:
-    return _linear(config.width, _up_width(config)) + _linear(_mlp_width(config), config.width)
+    norm = 2 * _mlp_width(config) if config.mlp_norm else 0
+    return _linear(config.width, _up_width(config)) + norm + _linear(_mlp_width(config), config.width)
 
 
 def _head_parameters(config: ViTConfig) -> int:
@@ -130,9 +140,15 @@ def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
     width, tokens = config.width, config.tokens
     stem = config.patches * _stem_inputs(config) * width
     stem += sum(step.weights * step.positions for step in _conv_steps(config))
+    if config.cnn is not None:
+        from vitrail.model.timm_cnn import multiply_adds_of
+
+        stem += multiply_adds_of(config)
     projections = 4 * tokens * width**2  # Q, K, V and out
-    attention = 2 * tokens**2 * width  # scores Q K^T and weighted sum A V, over all heads
-    blocks = config.depth * (projections + attention + tokens * _mlp_multiply_adds(config))
+    full = config.block_windows.count(0)
+    pairs = full * tokens**2 + (config.depth - full) * (window_entries(config) or 0)
+    attention = 2 * pairs * width  # scores Q K^T and weighted sum A V, over all heads, in all blocks
+    blocks = config.depth * (projections + tokens * _mlp_multiply_adds(config)) + attention
     if config.is_dense:
         return batch * (stem + blocks + _dense_head_multiply_adds(config))
     total = batch * (stem + blocks + _heads(config) * _answers(config) * _head_multiply_adds(config))
@@ -141,6 +157,15 @@ def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
         each = 2 * tokens * width**2 + 2 * tokens * width + width**2 + _mlp_multiply_adds(config)
         total += batch * each + width**2
     return total
+
+
+def window_entries(config: ViTConfig) -> int | None:
+    """How many pairs of tokens one head of a block with windows compares; None where all attention is full."""
+    if not any(config.block_windows):
+        return None
+    from vitrail.model.window_attention import Windows, compared_pairs  # torch, where windows are asked for
+
+    return compared_pairs(Windows(config.attention_window, config.prefix, config.grid))
 
 
 def _mlp_multiply_adds(config: ViTConfig) -> int:
@@ -215,10 +240,13 @@ def _peak_values(config: ViTConfig) -> int:
         copied = image if config.stem == "conv" else 0  # into the layout that convolutions are fast in
         maps = [copied] + [step.outputs * step.positions for step in _conv_steps(config)]
         stem = image + max(before + 2 * after for before, after in zip(maps, maps[1:] or [image], strict=False))
-    turned = 3 * (config.positions == "rotary") + 2 * config.qk_norm  # new copies of Q and K
-    attention = tokens * width * (6 + turned)  # the residual, its norm, Q, K, V, and the heads' sums
+    turned = 3 * config.is_rotary + 2 * config.qk_norm  # new copies of Q and K
+    cut = 3 * any(config.block_windows)  # Q, K and V again, window by window
+    biased = tokens**2 * (config.heads + 4) if config.relative_bias else 0  # a number a head and pair, and its place
+    attention = biased + tokens * width * (6 + turned + cut)  # the residual, its norm, Q, K, V, and the heads' sums
     # silu(gate) beside gate and value and their product; x beside its sigmoid and their product; x beside gelu(x)
-    wide = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2) * _mlp_width(config)
+    copies = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2)
+    wide = max(copies, 2 * config.mlp_norm) * _mlp_width(config)  # the norm comes when the first maps are gone
     mlp = tokens * (3 * width + wide)  # the block's input, the residual, its norm
     return max(stem, image + max(attention, mlp))
 

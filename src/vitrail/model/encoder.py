@@ -89,7 +89,7 @@ class BlockStep:
             queries = torch.arange(self.input.shape[1], device=self.input.device)
         q, k, _ = self.qkv()
         for part in queries.split(QUERY_ROWS):
-            yield part, self.block.attention_rows(q, k, part)
+            yield part, self.block.attention_rows(q, k, part, self.grid)
 
     def of_image(self, index: int) -> BlockStep:
         """The step of one image of the batch, as a batch of one."""

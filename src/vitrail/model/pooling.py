@@ -15,7 +15,8 @@ class AttentionPool(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.heads, self.head_dim = config.heads, config.head_dim
+        self.heads = config.pool_heads or config.heads
+        self.head_dim = config.width // self.heads
         self.query = nn.Parameter(torch.empty(1, config.width))
         self.q = nn.Linear(config.width, config.width)
         self.kv = nn.Linear(config.width, 2 * config.width)

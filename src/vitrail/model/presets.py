@@ -16,6 +16,7 @@ SIZES = {
     "B": (768, 12, 12, 3072),
     "L": (1024, 24, 16, 4096),
     "H": (1280, 32, 16, 5120),
+    "So400m": (1152, 27, 16, 4304),  # the shape-optimised one of SigLIP and TIPS
     "g": (1408, 40, 16, 6144),
 }
 PATCHES = (8, 14, 16, 32)
@@ -28,13 +29,21 @@ FAMILIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"classes": 0, "image_size": 518, "layer_scale": 1.0, "resample": "bicubic_offset"},
         ("S/14", "B/14", "L/14", "g/14"),
     ),
+    "DINOv3": (  # LingBot-Vision too
+        {"classes": 0, "image_size": 256, "positions": "rotary", "registers": 4, "layer_scale": 1e-5, "norm_eps": 1e-5},
+        ("S/16", "B/16", "L/16", "H+/16", "7B/16"),
+    ),
 }
 ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "distilled": ("DeiT", {"distillation": True}),
     "reg": ("DINOv2", {"registers": 4, "resample": "bicubic_antialias"}),
 }
-# DINOv2's g is wider than big_vision's and gated: 4096 = 2/3 of 4 x 1536, rounded up to a multiple of 8.
-DINOV2_GIANT = {"width": 1536, "depth": 40, "heads": 24, "mlp_width": 4096, "activation": "swiglu"}
+OWN_SIZES: dict[str, dict[str, Any]] = {  # a family's size that is not the plain ViT's of that letter
+    # wider than big_vision's g and gated: 4096 = 2/3 of 4 x 1536, rounded up to a multiple of 8
+    "DINOv2-g": {"width": 1536, "depth": 40, "heads": 24, "mlp_width": 4096, "activation": "swiglu"},
+    "DINOv3-H+": {"width": 1280, "depth": 32, "heads": 20, "mlp_width": 5120, "activation": "swiglu"},
+    "DINOv3-7B": {"width": 4096, "depth": 40, "heads": 32, "mlp_width": 8192, "activation": "swiglu"},
+}
 
 
 def preset_names() -> list[str]:
@@ -60,13 +69,11 @@ def preset(name: str, **changes: Any) -> ViTConfig:
     *family, size = name.split("-", 1) if "-" in name else [name]
     size, _, ending = size.partition("-")
     letter, patch = size.split("/")
-    width, depth, heads, mlp_width = SIZES[letter]
-    fields: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "mlp_width": mlp_width}
+    own = OWN_SIZES.get(f"{family[0]}-{letter}") if family else None
+    fields = dict(own or zip(("width", "depth", "heads", "mlp_width"), SIZES[letter], strict=True))
     fields["patch_size"] = int(patch)
     if family:
         fields |= FAMILIES[family[0]][0]
-        if name.startswith("DINOv2-g"):
-            fields |= DINOV2_GIANT
     if ending:
         fields |= ENDINGS[ending][1]
     if "width" in changes and "mlp_width" not in changes:

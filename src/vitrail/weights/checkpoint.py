@@ -136,7 +136,7 @@ def from_file(
 
 def filled_model(config: ViTConfig, tensors: Mapping[str, Tensor], cnn: nn.Module | None = None) -> ViT:
     """A model that takes these tensors as its weights; one that is missing, left over or of another shape is named."""
-    if config.stem == "features" and cnn is None:
+    if config.stem == "features" and config.cnn is None and cnn is None:
         raise VitrailError("its stem is a CNN of your own, which the file cannot build: load it with cnn=<your module>")
     model = empty_model(config, cnn)
     for name, expected in model.state_dict().items():

@@ -6,8 +6,12 @@ from vitrail.errors import VitrailError
 from vitrail.weights.families import (
     google,
     meta,
+    perception,
     timm,
+    tips,
     torchvision,
+    transformers_beit,
+    transformers_dinov3,
     transformers_towers,
     transformers_vit,
     transformers_yolos,
@@ -18,9 +22,13 @@ from vitrail.weights.source import Source
 FAMILIES: tuple[Family, ...] = (
     google,
     transformers_yolos,
+    transformers_beit,
     transformers_vit,
+    transformers_dinov3,
     transformers_towers,
     torchvision,
+    tips,
+    perception,
     meta,
     timm,
 )
