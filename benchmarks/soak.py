@@ -5,9 +5,10 @@
     python benchmarks/soak.py --minutes 3 --out FILE     write the page elsewhere
 
 Honest clients ask one request after the other, so that the server always has as much to do as it can. After a time to
-warm up they are alone (the quiet server), then hostile clients come, 5 % of all requests of each kind in hostile_clients.py, then they
-are alone again. Every honest image has an answer that is known beforehand, from `vitrail.Predictor` in another process,
-and that no other image has. At the end SIGTERM comes while hostile clients are still there.
+warm up they are alone (the quiet server), then hostile clients come, 5 % of all requests of each kind in
+hostile_clients.py, then they are alone again. Every honest image has an answer that is known beforehand, from
+`vitrail.Predictor` in another process, and that no other image has. At the end SIGTERM comes while hostile clients are
+still there.
 
 What must hold: no honest request is lost or answered with another's answer; 99 % of honest answers come within twice
 the time of the quiet server; the server's memory in the last ten minutes is within 2 % of the first ten; it ends within
