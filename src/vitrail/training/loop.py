@@ -136,12 +136,13 @@ def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainSta
             state.best, state.best_loss, state.since_best = score, loss, 0
         else:
             state.since_best += 1
-        if is_best or not images.can_choose_best:
+        is_kept = is_best or not images.can_choose_best
+        if is_kept:
             state.best_step = state.step
             save_best(run, trainer, state)
     row = progress_row(trainer, state)
     run.progress.best = task.show(task.main_metric, state.best or 0.0)
-    run.progress.record({**row, "validation": metrics, "best": is_best})
+    run.progress.record({**row, "validation": metrics, "best": is_best, "kept": is_kept})
     text = ", ".join(f"{name} {task.show(name, value)}" for name, value in metrics.items())
     run.progress.say(f"epoch {row['epoch']:g}: {text}{' (best)' if is_best else ''}")
 
