@@ -73,7 +73,8 @@ def feature_maps(architecture: str) -> dict[int, FeatureMap]:
         with torch.device("meta"):
             info = timm().create_model(architecture, features_only=True).feature_info
     except (RuntimeError, AttributeError, TypeError, ValueError, KeyError, AssertionError) as error:
-        raise VitrailError(f"timm's {architecture} gives no feature maps: {(str(error).splitlines() or [''])[0]}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise VitrailError(f"timm's {architecture} gives no feature maps: {reason}") from None
     return {
         stride: FeatureMap(info.out_indices[place], channels)
         for place, (stride, channels) in enumerate(zip(info.reduction(), info.channels(), strict=True))
