@@ -83,14 +83,14 @@ class Timm:
         small = {"img_size": 4 * self.patch, "patch_size": self.patch}
         shrunk = {"small": {**small, "embed_dim": 48, "depth": 3, "num_heads": 3}, "wide": {**small, "depth": 2}}
         arguments = {**shrunk.get(size, {"img_size": self.side}), **self.arguments}
-        model = timm.create_model(self.architecture, **arguments, dynamic_img_size=True)
+        one_size = self.architecture.startswith("beit")  # which timm builds for one image size
+        model = timm.create_model(self.architecture, **arguments, **({} if one_size else {"dynamic_img_size": True}))
         randomise_all(model)
         if not self.head_bias:
             nn.init.zeros_(model.head.bias)
         timm.models.save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
-        return Built(
-            folder, lambda images: outputs_of(model, model.blocks, images), sizes_of(self._side(size), self.patch)
-        )
+        sizes = sizes_of(self._side(size), self.patch)[: 1 if one_size else None]
+        return Built(folder, lambda images: outputs_of(model, model.blocks, images), sizes)
 
     def _side(self, size: str) -> int:
         return self.side if size == "published" else 4 * self.patch
@@ -192,7 +192,14 @@ DINOV3 = {**SIZE_S, "patch_size": 16, "image_size": 224, "num_register_tokens": 
 DINOV3_PLUS = {**DINOV3, "use_gated_mlp": True, "hidden_act": "silu"}
 TIPS = {**SIZE_B, "patch_size": 14, "image_size": 448}
 TIPS_GATED = {**TIPS, "use_swiglu_ffn": True}
-IJEPA = {**SIZE_B, "patch_size": 16, "image_size": 224, "layer_norm_eps": 1e-6}
+IJEPA = {**SIZE_B, "patch_size": 16, "image_size": 224, "layer_norm_eps": 1e-6, "num_labels": 10}
+BEIT = {**SIZE_B, "patch_size": 16, "image_size": 224, "use_relative_position_bias": True, "num_labels": 10}
+BEIT_SHARED = {
+    **BEIT,
+    "use_relative_position_bias": False,
+    "use_shared_relative_position_bias": True,
+    "use_mean_pooling": False,
+}
 SIGLIP = {"patch_size": 16, "image_size": 224, "hidden_act": "gelu_pytorch_tanh"}
 
 
@@ -359,5 +366,13 @@ PEERS: tuple[Peer, ...] = (
     timm_peer("TIPS v2", "vit_base_patch14_reg1_tipsv2", 14, 448, num_classes=0),
     peer("I-JEPA", "IJepaForImageClassification", IJEPA, logits, options=ANY_SIZE),
     timm_peer("I-JEPA", "vit_huge_patch14_gap_224", 14, 224, num_classes=0),
+    peer("BEiT v2", "BeitForImageClassification", BEIT, logits),
+    Peer(
+        "BEiT v2",
+        "transformers",
+        "BeitForImageClassification, shared",
+        Transformers("BeitForImageClassification", BEIT_SHARED, logits).build,
+    ),
+    timm_peer("BEiT v2", "beitv2_base_patch16_224", 16, 224),
     timm_peer("ViT with RoPE", "vit_medium_patch16_rope_reg1_gap_256", 16, 256),
 )

@@ -35,6 +35,7 @@ ALL_CHANGED = {
     "rotary_grid": (16, 8),
     "rotary_start": 1.0,
     "rotary_bfloat16": True,
+    "relative_bias": False,  # goes without windows
     "stem_norm": True,
     "width": 64,
     "depth": 3,
@@ -251,6 +252,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(field, value):
         ({"rotary_bfloat16": True}, "rotary_bfloat16 go with rotary positions, not 'learned'"),
         ({"positions": "rotary", "rotary_start": 1.0}, "rotary_start 1 needs rotary_grid"),
         ({"rotary": True, "rotary_grid": (0, 16)}, "rotary_grid is a whole number above 0"),
+        ({"relative_bias": True, "attention_window": 4}, "attention_window 4 goes without relative_bias"),
         ({"pool_heads": 8}, "pool_heads 8 goes with pool 'attention'"),
         ({"pool": "attention", "pool_heads": 5}, "a width that it divides, not with 'attention' and 384"),
         ({"stem": "features"}, "'features' needs feature_channels"),

@@ -9,15 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
-from vitrail.model.positions import rotate
+from vitrail.model.positions import RelativeBias, rotate
 from vitrail.model.precision import computes_bf16, without_autocast
 from vitrail.model.window_attention import Windows, attend_in_windows
 
 CPU_COMPUTES_BF16 = computes_bf16("cpu")  # asked here, once: torch.compile cannot trace the question
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, training: bool = False) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, training: bool = False, bias: Tensor | None = None
+) -> Tensor:
     """softmax(Q K^T / sqrt(d)) V for q (B, heads, queries, d), k and v (B, heads, tokens, d), by the fastest equal way.
+
+    bias: added to the scores before the softmax; any shape that broadcasts to (B, heads, queries, tokens).
 
     Fused everywhere, but for half precision on a CPU:
     - The CPU computes in bfloat16: in training on short sequences plain matmul wins, since fused attention's backward
@@ -31,15 +35,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, training: bool
     if q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16):
         if not CPU_COMPUTES_BF16:
             with torch.autocast("cpu", enabled=False):
-                return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), dropout_p=dropout).to(q.dtype)
-        if training and k.shape[2] <= 128:
-            return attend_by_matmul(q, k, v, dropout)
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+                parts = q.float(), k.float(), v.float(), None if bias is None else bias.float()
+                return F.scaled_dot_product_attention(*parts, dropout_p=dropout).to(q.dtype)
+        if training and k.shape[-2] <= 128:
+            return attend_by_matmul(q, k, v, dropout, bias)
+    bias = None if bias is None else bias.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
 
 
-def attend_by_matmul(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+def attend_by_matmul(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None = None) -> Tensor:
     """q (B, heads, Q, d), k and v (B, heads, M, d) -> (B, heads, Q, d), by two matrix products."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, heads, queries, tokens)
+    scores = scores if bias is None else scores + bias
     return F.dropout(scores.softmax(dim=-1), dropout).to(v.dtype) @ v  # (B, heads, queries, d)
 
 
@@ -62,6 +69,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.q_norm = nn.LayerNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
         self.k_norm = nn.LayerNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
+        self.relative_bias = RelativeBias(config) if config.relative_bias else None
         self.out = nn.Linear(config.width, config.width)
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
@@ -88,14 +96,20 @@ class SelfAttention(nn.Module):
         return x.permute(2, 0, 3, 1, 4).unbind(0)
 
     def forward(
-        self, x: Tensor, rope: Tensor | None = None, queries: int | None = None, windows: Windows | None = None
+        self,
+        x: Tensor,
+        rope: Tensor | None = None,
+        queries: int | None = None,
+        windows: Windows | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask. Those are prefix tokens,
-        which look at all windows."""
+        which look at all windows. bias: (heads, M, M), added to the scores; windows have none."""
         q, k, v = self.project(x, rope, queries)
         own_attend = partial(attend, dropout=self.attention_dropout, training=self.training)
         if windows is None or queries is not None:
-            heads = own_attend(q, k, v)  # (B, heads, M, d)
+            own_bias = None if bias is None else bias[None, :, :queries]
+            heads = own_attend(q, k, v, bias=own_bias)  # (B, heads, M, d)
         else:
             heads = attend_in_windows(q, k, v, windows, own_attend)
         concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)

@@ -86,11 +86,20 @@ class Block(nn.Module):
         """Q, K and V of all tokens as attention takes them, from the block's input (B, M, D): (B, heads, M, d) each."""
         return self.attention.project(self.attention_input(x), rope, None)
 
+    def attention_bias(self, grid: Grid | None, kept: Tensor | None = None) -> Tensor | None:
+        """What is added to attention's scores, (heads, M, M), or None. kept: the token numbers that are left."""
+        if self.attention.relative_bias is None:
+            return None
+        assert grid is not None, "relative positions need the grid"
+        bias = self.attention.relative_bias(grid)
+        return bias if kept is None else bias.index_select(1, kept).index_select(2, kept)
+
     def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Tensor:
         """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M). Outside of
         a patch's window they are 0."""
-        windows = self.windows(grid)
-        return attention_weights(q[:, :, queries], k, None if windows is None else window_bias(windows, queries))
+        windows, bias = self.windows(grid), self.attention_bias(grid)
+        own = None if bias is None else bias[:, queries]
+        return attention_weights(q[:, :, queries], k, own if windows is None else window_bias(windows, queries))
 
     def windows(self, grid: Grid | None) -> Windows | None:
         """How its attention cuts a grid into windows; None: it does not."""
@@ -100,12 +109,18 @@ class Block(nn.Module):
         return Windows(self.window, self.prefix, grid)
 
     def forward(
-        self, x: Tensor, rope: Tensor | None = None, queries: int | None = None, grid: Grid | None = None
+        self,
+        x: Tensor,
+        rope: Tensor | None = None,
+        queries: int | None = None,
+        grid: Grid | None = None,
+        kept: Tensor | None = None,
     ) -> Tensor:
-        """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others."""
-        windows = self.windows(grid)
+        """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others.
+        `kept`: the token numbers that are left, where some patches were dropped for training."""
+        windows, bias = self.windows(grid), self.attention_bias(grid, kept)
         if self.pre:
-            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries, windows))
+            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries, windows, bias))
             return x + self.branch2(self.mlp(self.norm2(x)))
-        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries, windows)))
+        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries, windows, bias)))
         return self.norm2(x + self.branch2(self.mlp(x)))

@@ -17,7 +17,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "positions": ("learned", "sincos1d", "sincos2d", "rotary", "none"),
     "cls_position": ("learned", "fixed", "none"),
     "cls_init": ("normal", "zeros"),
-    "resample": ("bicubic_antialias", "bicubic", "bicubic_offset", "bilinear_antialias", "linear"),
+    "resample": ("bicubic_antialias", "bicubic", "bicubic_offset", "bilinear", "bilinear_antialias", "linear"),
     "norm": ("pre", "post"),
     "final_norm": ("tokens", "pooled", "none"),
     "activation": ("gelu", "gelu_tanh", "quick_gelu", "swiglu"),
@@ -63,6 +63,7 @@ class ViTConfig:
     # counted, and the count is scaled to a grid of this size: EVA-02, Perception Encoder
     rotary_start: float = 0.0  # where that count begins; Perception Encoder: 1
     rotary_bfloat16: bool = False  # the periods are rounded to bfloat16, as in Meta's own DINOv3 files
+    relative_bias: bool = False  # BEiT: a learned bias of attention for each step from patch to patch, in every block
     stem_norm: bool = False  # CLIP's extra norm before the blocks
     block_positions: bool = False  # YOLOS: learned positions are added again after every block but the last
 
@@ -364,6 +365,8 @@ class ViTConfig:
             raise VitrailError(f"global_blocks is {self.global_blocks}; it must be at least 0")
         if self.global_blocks and not self.attention_window:
             raise VitrailError(f"global_blocks {self.global_blocks} goes with attention_window, which is 0")
+        if self.relative_bias and self.attention_window:
+            raise VitrailError(f"attention_window {self.attention_window} goes without relative_bias, which is true")
         if self.global_blocks > self.depth:
             raise VitrailError(f"global_blocks {self.global_blocks} of a depth of {self.depth}: there are not so many")
 

@@ -43,6 +43,7 @@ def resample(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
     bicubic            transformers' ViT, DeiT, MAE, DINOv2, CLIP, SigLIP
     bicubic_offset     Meta's DINO and DINOv2 without registers: the scale factor is (new + 0.1) / old, so that
                        flooring cannot lose a row, and it is the scale, not the size, that places the samples
+    bilinear           transformers' BEiT, whose positions are relative
     bilinear_antialias TIPS v2 in transformers
     linear             big_vision: corners on corners, linear between (scipy's zoom of order 1)
     """
@@ -58,7 +59,7 @@ def resample(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
         scale = [(after + 0.1) / before for after, before in zip(new, old, strict=True)]
         square = F.interpolate(square, scale_factor=scale, mode="bicubic")
     else:
-        mode = "bilinear" if rule == "bilinear_antialias" else "bicubic"
+        mode = "bilinear" if rule.startswith("bilinear") else "bicubic"
         square = F.interpolate(square, size=new, mode=mode, antialias=rule.endswith("_antialias"))
     return square.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table.dtype)
 
@@ -91,6 +92,44 @@ class BlockPositions(nn.Module):
         """(prefix + N, D), to add after this block."""
         prefix, patches = self.table[block].split([self.prefix, self.table.shape[1] - self.prefix])
         return torch.cat([prefix, resample(patches, self.grid, grid, self.rule)])  # (prefix + N, D)
+
+
+class RelativeBias(nn.Module):
+    """BEiT: a learned number for each head and each step, rows and columns, from a patch to another, which is added to
+    the attention score. Three more are for prefix tokens: from them to patches, from patches to them, among them."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.steps, self.rule, self.prefix = steps_between(config.grid), config.resample, config.prefix
+        self.table = nn.Parameter(torch.empty(self.steps[0] * self.steps[1] + 3, config.heads))
+
+    def forward(self, grid: Grid) -> Tensor:
+        """(heads, M, M): the bias of each query's score with each key."""
+        return self.table_for(grid)[self.numbers(grid)].permute(2, 0, 1)
+
+    def table_for(self, grid: Grid) -> Tensor:
+        """(S + 3, heads), the steps that a grid has: another grid has more or fewer."""
+        steps, prefix = self.table[:-3], self.table[-3:]
+        return torch.cat([resample(steps, self.steps, steps_between(grid), self.rule), prefix])
+
+    def numbers(self, grid: Grid) -> Tensor:
+        """(M, M): for each query and key, which row of the table is theirs."""
+        height, width = steps_between(grid)
+        device = self.table.device
+        down, across = (torch.arange(side, device=device) for side in grid)
+        rows = (down[:, None] - down + grid[0] - 1).repeat_interleave(grid[1], 0).repeat_interleave(grid[1], 1)
+        columns = (across[:, None] - across + grid[1] - 1).repeat(grid[0], grid[0])
+        patches = rows * width + columns  # (N, N)
+        numbers = F.pad(patches, (self.prefix, 0, self.prefix, 0))
+        numbers[: self.prefix, self.prefix :] = height * width
+        numbers[self.prefix :, : self.prefix] = height * width + 1
+        numbers[: self.prefix, : self.prefix] = height * width + 2
+        return numbers
+
+
+def steps_between(grid: Grid) -> Grid:
+    """How many steps there are from a patch to another, down and across: -(h - 1) to h - 1."""
+    return 2 * grid[0] - 1, 2 * grid[1] - 1
 
 
 class FixedPositions(nn.Module):

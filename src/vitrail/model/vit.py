@@ -17,7 +17,7 @@ from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_den
 from vitrail.model.heads.linear_head import LinearHead
 from vitrail.model.patches import ConvStem, FeatureStem, build_stem, check_images, pad_to_patches
 from vitrail.model.pooling import AttentionPool, Pool
-from vitrail.model.positions import BlockPositions, Grid, RotaryPositions, build_positions
+from vitrail.model.positions import BlockPositions, Grid, RelativeBias, RotaryPositions, build_positions
 from vitrail.model.precision import in_float32
 from vitrail.model.presets import preset
 
@@ -219,7 +219,7 @@ class ViT(Encoder):
 
     def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
         """One block. YOLOS adds positions after every block but the last; others add none."""
-        tokens = self.blocks[index](x.tokens, x.rope, carry, x.grid)
+        tokens = self.blocks[index](x.tokens, x.rope, carry, x.grid, kept)
         if self.block_positions is not None and index < self.depth - 1:
             table = self.block_positions(index, x.grid)  # (prefix + N, D)
             tokens = tokens + (table if kept is None else table.index_select(0, kept)).to(tokens.dtype)
@@ -287,6 +287,8 @@ class ViT(Encoder):
                 nn.init.constant_(module.scale, self.config.layer_scale or 0.0)
             elif isinstance(module, AttentionPool):
                 nn.init.normal_(module.query, std=0.02)
+            elif isinstance(module, RelativeBias):
+                nn.init.zeros_(module.table)
         for token in (self.cls_token, self.distillation_token, self.registers):
             if token is not None:
                 nn.init.normal_(token, std=0.02 if self.config.cls_init == "normal" else 0.0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.model.config import DENSE, ViTConfig
 from vitrail.model.patches import conv_to_linear, linear_to_conv
-from vitrail.model.positions import resample
+from vitrail.model.positions import RelativeBias, resample
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
@@ -104,6 +104,11 @@ def _with_image_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) 
         return checkpoint
     state = checkpoint.model.state_dict()
     note = f"the image size went from {config.image_size} to {changed.image_size}"
+    if config.relative_bias and changed.grid != config.grid:
+        for name, module in checkpoint.model.named_modules():
+            if isinstance(module, RelativeBias):
+                state[f"{name}.table"] = module.table_for(changed.grid).detach()
+        note += f", and its steps between patches from a grid of {config.grid} to {changed.grid} by {config.resample}"
     if config.positions == "learned" and changed.grid != config.grid:
         prefix = config.prefix_positions
         patches = resample(state[TABLE][prefix:], config.grid, changed.grid, config.resample)

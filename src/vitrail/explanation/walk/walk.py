@@ -140,7 +140,10 @@ def _prefix(model: ViT, vectors: Tensor, tokens: Tensor, x: Tensor) -> Step:
 def _positions(model: ViT, x: Tensor, rope: Tensor | None, grid: Grid, number: int) -> Step:
     kind = model.config.positions
     if kind == "none":
-        return Step("No positions", "z₀ = z", shape_of(x), "This model does not know where a patch stands.")
+        text = "This model does not know where a patch stands."
+        if model.config.relative_bias:
+            text = "Nothing is added: inside attention, a learned number for the step from patch to patch is."
+        return Step("No positions", "z₀ = z", shape_of(x), text)
     likeness = position_likeness(model, rope, grid)  # (N, N)
     own = likeness[number].reshape(grid)
     words = {

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -100,15 +99,18 @@ def _map_steps(where: str, name: str, query: int, block_step: BlockStep) -> list
     whole = tokens <= ALL_PAIRS
     few = torch.arange(tokens, device=q.device) if whole else torch.tensor([query], device=q.device)
     scores = q[:, :1, few].float() @ k[:, :1].float().transpose(-2, -1) * size**-0.5  # (1, 1, rows, M)
-    shares = block.attention_rows(q[:, :1], k[:, :1], few, block_step.grid)
+    bias = block.attention_bias(block_step.grid)  # (heads, M, M)
+    scores = scores if bias is None else scores + bias[:1, few].float()
+    shares = block.attention_rows(q, k, few, block_step.grid)[:, :1]
     what = f"a row for each of the {tokens} queries, a column for each key" if whole else f"the row of {name}"
     shape, row = f"({heads}, {tokens}, {tokens})", query if whole else 0
     return [
         Step(
             f"{where}: scores",
-            f"S = Q Kᵀ / √d,  √d = √{size} = {size**0.5:.2f}",
+            f"S = Q Kᵀ / √d{'' if bias is None else ' + B'},  √d = √{size} = {size**0.5:.2f}",
             shape,
-            "How well each query fits each key, for each head.",
+            "How well each query fits each key, for each head."
+            + ("" if bias is None else " B is learned: a number for each step, rows and columns, from patch to patch."),
             [matrix(f"head 0: {what}", scores[0, 0])],
             (f"scores of {name} begin", first(scores[0, 0, row])),
         ),
@@ -180,12 +182,9 @@ def _normed(title: str, formula: str, before: Tensor, after: Tensor) -> Step:
 
 
 def _heads_of(block_step: BlockStep) -> Tensor:
-    """A V a head at a time, so that one map is held and not all."""
-    q, k, v = block_step.qkv()
-    every = torch.arange(q.shape[2], device=q.device)
-    rows = partial(block_step.block.attention_rows, queries=every, grid=block_step.grid)
-    heads = [rows(q[:, [h]], k[:, [h]]) @ v[:, [h]].float() for h in range(q.shape[1])]
-    return torch.cat(heads, dim=1).to(v.dtype)  # (1, heads, M, d)
+    """A V some rows of A at a time, so that the map is never held as a whole: (1, heads, M, d)."""
+    _, _, v = block_step.qkv()
+    return torch.cat([rows @ v.float() for _, rows in block_step.attention()], dim=2).to(v.dtype)
 
 
 def _windows_in_words(block_step: BlockStep) -> str:

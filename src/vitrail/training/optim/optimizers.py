@@ -80,12 +80,18 @@ def is_matrix(name: str, parameter: Tensor, channels: int) -> bool:
         return False
     if name.startswith(("stem.layers.", "head.convs.")) and parameter.dim() == 4:
         return parameter.shape[1] != channels
-    return name.startswith(("blocks.", "head.blocks.", "head.layers.")) and parameter.dim() == 2
+    in_block = name.startswith(("blocks.", "head.blocks.", "head.layers."))
+    return in_block and parameter.dim() == 2 and not is_token(name)
 
 
 def is_token(name: str) -> bool:
     """[CLS], registers, queries, positions: vectors that stand for something, which decay would pull away from it."""
-    return name in ("cls_token", "distillation_token", "registers", "queries") or name.endswith("positions.table")
+    return name in ("cls_token", "distillation_token", "registers", "queries") or name.endswith(
+        (
+            "positions.table",
+            "relative_bias.table",
+        )
+    )
 
 
 def layer_scale(name: str, depth: int, decay: float) -> float:

@@ -10,6 +10,7 @@ from vitrail.weights.families import (
     timm,
     tips,
     torchvision,
+    transformers_beit,
     transformers_dinov3,
     transformers_towers,
     transformers_vit,
@@ -21,6 +22,7 @@ from vitrail.weights.source import Source
 FAMILIES: tuple[Family, ...] = (
     google,
     transformers_yolos,
+    transformers_beit,
     transformers_vit,
     transformers_dinov3,
     transformers_towers,

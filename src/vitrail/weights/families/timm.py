@@ -1,6 +1,6 @@
 """timm's Vision Transformers, in and out: ViT, DeiT (distilled too), registers, DINOv2, CLIP and SigLIP towers.
 
-Those of its other class, Eva (DINOv3, EVA-02, Perception Encoder), are brought to these names in timm_eva.py.
+Those of its other class, Eva (DINOv3, EVA-02, Perception Encoder), are brought to these names in tensors/timm_eva.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from vitrail.files import replacing
 from vitrail.model.config import ViTConfig
 from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families.timm_eva import (
+from vitrail.weights.families.tensors.relative_positions import in_every_block, native_size_of_steps
+from vitrail.weights.families.tensors.timm_beit import BEIT, beit_arguments, beit_state, refuse_other_than_beit
+from vitrail.weights.families.tensors.timm_eva import (
     eva_architecture,
     eva_arguments,
     eva_arguments_of,
@@ -65,11 +67,14 @@ MODULES = {
     "head.out": "head",
     "distillation_head.out": "head_dist",
 }
+RELATIVE = "blocks.{i}.attn.relative_position_bias_table"  # BEiT
+SHARED_RELATIVE = "rel_pos_bias.relative_position_bias_table"
 TENSORS = {
     "cls_token": "cls_token",
     "distillation_token": "dist_token",
     "registers": "reg_token",
     "positions.table": "pos_embed",
+    "blocks.{i}.attention.relative_bias.table": RELATIVE,
     "blocks.{i}.branch1.scale": "blocks.{i}.ls1.gamma",
     "blocks.{i}.branch2.scale": "blocks.{i}.ls2.gamma",
     "pool.attention.query": "attn_pool.latent",
@@ -141,6 +146,7 @@ def network(
     """The tensors with positions as ours, the config, and how the number of heads is known. `known`: fields of it."""
     timm_config.refuse_other_networks()
     tensors = plain_names(tensors)
+    tensors = in_every_block(tensors, SHARED_RELATIVE, RELATIVE, count_blocks(tensors, "blocks."))
     arguments = eva_arguments(timm_config, tensors)
     fields = _fields_shown(tensors)
     heads, heads_from = _heads(tensors, fields, settings, timm_config)
@@ -173,6 +179,7 @@ def _fields_shown(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         raise VitrailError("its norms have no bias, as RMSNorm, and only plain ViTs, with LayerNorm, are read")
     cls = "cls_token" in tensors
     pooled = "fc_norm.weight" in tensors
+    relative = RELATIVE.replace("{i}", "0") in tensors
     return {
         "patch_size": (down, across),
         "channels": channels,
@@ -180,7 +187,8 @@ def _fields_shown(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "cls_token": cls,
         "distillation": "dist_token" in tensors,
         "registers": shape_of(tensors, "reg_token", 3)[1] if "reg_token" in tensors else 0,
-        "resample": "bicubic_antialias",
+        "resample": "bilinear" if relative else "bicubic_antialias",
+        "relative_bias": relative,
         "stem_norm": "norm_pre.weight" in tensors,
         "width": width,
         "depth": count_blocks(tensors, "blocks."),
@@ -224,7 +232,7 @@ def _positions(
     timm's registers may have positions, ours do not: their sum is what the network sees, so it becomes the register.
     """
     if "pos_embed" not in tensors:
-        return dict(tensors), _no_positions(fields["patch_size"], timm_config, rotary)
+        return dict(tensors), _no_positions(tensors, fields, settings, timm_config, rotary)
     rows = shape_of(tensors, "pos_embed", 3)[1]
     specials, registers = int(fields["cls_token"]) + int(fields["distillation"]), fields["registers"]
     # positions for [CLS] but not for registers, if any; for patches only, as in DeiT III; for registers too
@@ -241,7 +249,17 @@ def _positions(
     return tensors, {"image_size": image_size, "cls_position": "learned" if with_position else "none"}
 
 
-def _no_positions(patch_size: tuple[int, int], timm_config: TimmConfig, rotary: bool) -> dict[str, Any]:
+def _no_positions(
+    tensors: Mapping[str, Tensor],
+    fields: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    timm_config: TimmConfig,
+    rotary: bool,
+) -> dict[str, Any]:
+    patch_size = fields["patch_size"]
+    if fields["relative_bias"]:
+        size = native_size_of_steps(tensors, RELATIVE, patch_size, settings, timm_config.image_size)
+        return {"image_size": size, "positions": "none"}
     if not rotary and timm_config.arguments.get("pos_embed") not in ("", "none"):
         raise VitrailError("it has no pos_embed, so its positions come from elsewhere, and only plain ViTs are read")
     height, width = timm_config.image_size or ((256, 256) if rotary else (224, 224))
@@ -330,6 +348,8 @@ def _notes_on_positions(config: ViTConfig) -> list[str]:
 
 def architecture(config: ViTConfig) -> str:
     """The timm architecture whose code has what model_args in JSON cannot say: eps, SwiGLU, distillation, RoPE."""
+    if config.relative_bias:
+        return BEIT
     if writes_as_eva(config):
         return eva_architecture(config)
     special = DISTILLED if config.distillation else SWIGLU if config.activation == "swiglu" else None
@@ -357,6 +377,8 @@ def timm_state(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any
         state["patch_embed.proj.bias"] = torch.zeros(config.width)
     state = {name: tensor.detach().cpu() for name, tensor in state.items()}
     arguments = _arguments(config, no_embed_class)
+    if config.relative_bias:
+        return beit_state(state), beit_arguments(config, arguments)
     if writes_as_eva(config):
         return eva_state(state, config), eva_arguments_of(config, arguments)
     return state, arguments
@@ -364,6 +386,8 @@ def timm_state(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any
 
 def _refuse_inexpressible(config: ViTConfig) -> None:
     distilled = config.distillation
+    if config.relative_bias:
+        refuse_other_than_beit(config)
     if writes_as_eva(config):
         refuse_inexpressible(config)
     mlp_pools = config.pool == "attention" and config.activation == "swiglu"

@@ -19,6 +19,7 @@ CROP_MODES = {"center": "crop", "squash": "squash", "border": "pad"}
 OTHER_NETWORKS = (
     (r"_rpn_", "norms after its branches"),
     (r"_rope_(mixed|ape|\d)|sapiens2", "rotary positions of its own kind"),
+    (r"^beit3_", "two networks in one"),
     (r"eva02_enormous", "norms after its branches"),
     (r"eva02\w+_clip_", "a norm inside attention"),
 )

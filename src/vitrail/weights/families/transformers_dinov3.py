@@ -13,6 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.families.transformers_json import (
+    HIDDEN_ACT,
     Shapes,
     Usual,
     encoder_fields,
@@ -173,7 +174,6 @@ WRITABLE: dict[str, tuple[tuple[Any, ...], str]] = {  # a field -> the values it
     "pool": (("cls",), "it gives its [CLS]"),
     "classes": ((0,), "it has no class with rotary positions and a head: --classes 0 writes the encoder"),
 }
-HIDDEN_ACT = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "swiglu": "silu"}
 
 
 def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
@@ -209,7 +209,7 @@ def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "intermediate_size": config.mlp_width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
-        "hidden_act": HIDDEN_ACT[config.activation],
+        "hidden_act": HIDDEN_ACT.get(config.activation, "silu"),
         "use_gated_mlp": config.activation == "swiglu",
         "layer_norm_eps": config.norm_eps,
         "rope_theta": config.rotary_base,

@@ -30,6 +30,7 @@ ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "quick_gelu": "quick_gelu",
 }
+HIDDEN_ACT = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}  # and back
 TASKS = {
     "single_label_classification": "classify",
     "multi_label_classification": "multilabel",
@@ -57,6 +58,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "DeiT": {"size": 256, "square": True, **_TO_224, "resample": 3, **_IN_HALVES},
     "Tipsv2": {"size": {"height": 448, "width": 448}, "resample": 2, "do_normalize": False},
     "DINOv3ViT": {"size": {"height": 224, "width": 224}, "resample": 2, **_AS_IMAGENET},
+    "Beit": {"size": 224, "square": True, "crop_size": 224, "resample": 3, **_IN_HALVES},
     "Siglip": {"size": {"height": 224, "width": 224}, "resample": 3, **_IN_HALVES},
     "CLIP": {"size": 224, **_TO_224, "resample": 3, **_AS_CLIP},
     "Bit": {"size": 224, **_TO_224, "resample": 3, **_AS_CLIP},

@@ -13,6 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.families.transformers_json import (
+    HIDDEN_ACT,
     Shapes,
     Usual,
     encoder_fields,
@@ -244,7 +245,6 @@ WRITABLE_BY_KIND: dict[str, dict[str, tuple[tuple[Any, ...], str]]] = {
         "activation": (("gelu", "gelu_tanh", "quick_gelu"), "its I-JEPA, the one without [CLS], has a plain MLP"),
     },
 }
-HIDDEN_ACT = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "swiglu": "gelu"}
 
 
 def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
@@ -336,7 +336,7 @@ def _config_json(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
-        "hidden_act": HIDDEN_ACT[config.activation],
+        "hidden_act": HIDDEN_ACT.get(config.activation, "gelu"),
         "layer_norm_eps": config.norm_eps,
         "qkv_bias": config.qkv_bias,
         "hidden_dropout_prob": config.dropout,

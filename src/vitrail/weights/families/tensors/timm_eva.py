@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
-from vitrail.weights.families.rotary_layout import from_neighbours, to_neighbours
+from vitrail.weights.families.tensors.rotary_layout import from_neighbours, to_neighbours
 from vitrail.weights.families.timm_json import TimmConfig
 
 # ---- names of tensors
