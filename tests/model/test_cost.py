@@ -77,7 +77,7 @@ def whole_forward(model: ViT, images: Tensor) -> Tensor:
     """Every token through every block, then the answer: what papers count."""
     x, rope, grid = model.embed(images)
     for block in model.blocks:
-        x = block(x, rope, None, grid)
+        x = block(x, rope, grid=grid)
     return model.answer(x)
 
 
@@ -147,8 +147,10 @@ def test_any_config_is_counted_exactly(data: st.DataObject) -> None:
         qkv_bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()),
         mlp_norm=draw(st.booleans()),
-        relative_bias=draw(st.booleans()),
+        relative_bias=(biased := draw(st.booleans())),
         layer_scale=draw(st.sampled_from([None, 0.1])),
+        attention_window=(window := 0 if biased else draw(st.integers(0, 3))),
+        global_blocks=draw(st.sampled_from([None, 0, 1])) if window else None,
         pool=pool,
         pool_heads=draw(st.sampled_from([None, 2, 4])) if pool == "attention" else None,
         classes=draw(st.integers(0, 5)),
@@ -245,6 +247,8 @@ class LiveBytes(TorchDispatchMode):
         preset("Ti/16", depth=2, positions="rotary", qk_norm=True, mlp_width=192),
         preset("Ti/16", depth=2, rotary=True, rotary_grid=16, activation="swiglu", mlp_norm=True, mlp_width=512),
         preset("Ti/16", depth=2, mlp_norm=True),
+        preset("Ti/16", depth=2, attention_window=4, mlp_width=192),
+        preset("Ti/16", depth=2, attention_window=7, global_blocks=0, registers=4, positions="rotary", mlp_width=192),
         preset("Ti/16", depth=2, relative_bias=True),
     ],
     ids=lambda config: f"{config.stem}-{config.patch_size[0]}-{config.activation}-{config.positions}",

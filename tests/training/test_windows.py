@@ -81,4 +81,4 @@ def test_convert_gives_a_model_windows_and_other_libraries_none(
     capsys.readouterr()
     assert main(["info", windowed]) == 0
     shown = capsys.readouterr().out
-    assert "windows of 2 x 2" in shown and "289 entries per head" in shown  # 17 x 17
+    assert "windows of 2 x 2 patches" in shown and "289 entries per head" in shown  # 17 x 17

@@ -79,11 +79,16 @@ def test_id_licence_size_and_parameters_are_timms(model: PublishedModel) -> None
 
 
 @pytest.mark.parametrize("name", OF_TRANSFORMERS)
-def test_parameters_are_those_of_transformers(name: str) -> None:
+def test_parameters_are_those_of_transformers_and_ours(name: str) -> None:
     config, network, sizes = OF_TRANSFORMERS[name]
     model = published_models()[name]
     with torch.device("meta"):
-        assert count(network(config(**sizes, image_size=model.image_size))) == model.parameters
+        theirs = network(config(**sizes, image_size=model.image_size))
+    assert count(theirs) == model.parameters
+    source = Source(model.hub_id, "model.safetensors", dict(theirs.state_dict()), config=theirs.config.to_dict())
+    ours = recognise(source).convert(source, {}).config
+    assert parameters(ours.replace(classes=0)) == model.parameters
+    assert ours.image_size == (model.image_size, model.image_size)
 
 
 def test_no_licence_forbids_commercial_use_without_saying_so() -> None:

@@ -241,8 +241,9 @@ def _peak_values(config: ViTConfig) -> int:
         maps = [copied] + [step.outputs * step.positions for step in _conv_steps(config)]
         stem = image + max(before + 2 * after for before, after in zip(maps, maps[1:] or [image], strict=False))
     turned = 3 * config.is_rotary + 2 * config.qk_norm  # new copies of Q and K
+    cut = 3 * any(config.block_windows)  # Q, K and V again, window by window
     biased = tokens**2 * (config.heads + 4) if config.relative_bias else 0  # a number a head and pair, and its place
-    attention = biased + tokens * width * (6 + turned)  # the residual, its norm, Q, K, V, and the heads' sums
+    attention = biased + tokens * width * (6 + turned + cut)  # the residual, its norm, Q, K, V, and the heads' sums
     # silu(gate) beside gate and value and their product; x beside its sigmoid and their product; x beside gelu(x)
     copies = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2)
     wide = max(copies, 2 * config.mlp_norm) * _mlp_width(config)  # the norm comes when the first maps are gone

@@ -13,6 +13,7 @@ The weights are those of full attention, and positions, also rotary ones, stay t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -57,15 +58,12 @@ def attend_in_windows(q: Tensor, k: Tensor, v: Tensor, windows: Windows, attend:
     if windows.cover_all:
         return attend(q, k, v)
     prefix = windows.prefix
-    of_patches = [x[:, :, prefix:].unflatten(2, windows.grid) for x in (q, k, v)]  # (B, heads, h, w, d)
-    before = [x[:, :, :prefix] for x in (k, v)]
     rows: dict[int, list[Tensor]] = {}
     for down, across in windows.strips():
-        own, keys, values = (_in_windows(x, down, across) for x in of_patches)  # (B n, heads, patches, d)
-        keys, values = (_after(p, x) for p, x in zip(before, (keys, values), strict=True))
-        attended = attend(own, keys, values)
+        cut = partial(_in_windows, windows=windows, down=down, across=across)
+        attended = attend(cut(q, after_prefix=False), cut(k), cut(v))  # nothing else holds these copies
         rows.setdefault(down.start, []).append(_back(attended, q.shape[0], down, across))  # (B, heads, R, C, d)
-    patches = torch.cat([torch.cat(parts, dim=3) for parts in rows.values()], dim=2).flatten(2, 3)
+    patches = _joined([_joined(parts, dim=3) for parts in rows.values()], dim=2).flatten(2, 3)
     if not prefix:
         return patches
     return torch.cat([attend(q[:, :, :prefix], k, v), patches], dim=2)
@@ -90,11 +88,17 @@ def compared_pairs(windows: Windows) -> int:
     return inside + windows.prefix * (windows.prefix + 2 * patches)
 
 
-def _in_windows(x: Tensor, down: range, across: range) -> Tensor:
-    """(B, heads, h, w, d) -> (B n, heads, patches of a window, d), the windows of one strip, row by row."""
-    strip = x[:, :, down.start : down.stop, across.start : across.stop]
+def _in_windows(x: Tensor, windows: Windows, down: range, across: range, after_prefix: bool = True) -> Tensor:
+    """(B, heads, prefix + N, d) -> (B n, heads, patches of a window, d), the windows of one strip, row by row.
+    after_prefix: with the prefix tokens before the patches of each."""
+    patches = x[:, :, windows.prefix :].unflatten(2, windows.grid)  # (B, heads, h, w, d)
+    strip = patches[:, :, down.start : down.stop, across.start : across.stop]
     strip = strip.unflatten(3, (-1, across.step)).unflatten(2, (-1, down.step))  # (B, heads, n, side, n, side, d)
-    return strip.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)
+    cut = strip.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)
+    if not (after_prefix and windows.prefix):
+        return cut
+    prefix = x[:, :, : windows.prefix].repeat_interleave(len(down) * len(across), dim=0)
+    return torch.cat([prefix, cut], dim=2)
 
 
 def _back(x: Tensor, batch: int, down: range, across: range) -> Tensor:
@@ -103,9 +107,5 @@ def _back(x: Tensor, batch: int, down: range, across: range) -> Tensor:
     return strip.permute(0, 3, 1, 4, 2, 5, 6).flatten(4, 5).flatten(2, 3)
 
 
-def _after(prefix: Tensor, windows: Tensor) -> Tensor:
-    """The prefix tokens (B, heads, P, d) before the patches of each window (B n, heads, patches, d)."""
-    if not prefix.shape[2]:
-        return windows
-    copies = windows.shape[0] // prefix.shape[0]
-    return torch.cat([prefix.repeat_interleave(copies, dim=0), windows], dim=2)
+def _joined(parts: list[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

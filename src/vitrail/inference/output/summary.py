@@ -12,7 +12,7 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
 from vitrail.model.presets import is_preset, preset
 from vitrail.terminal import table
-from vitrail.text import json_text
+from vitrail.text import counted, json_text
 
 if TYPE_CHECKING:
     from vitrail.weights.checkpoint import Checkpoint
@@ -130,7 +130,8 @@ def _window_lines(costs: dict[str, Any], config: dict[str, Any]) -> list[tuple[s
     if costs["window_entries"] is None:
         return []
     side, windowed = config["attention_window"], config["depth"] - config["global_blocks"]
-    return [("windows", f"{costs['window_entries']:,} entries in {windowed} blocks with windows of {side} x {side}")]
+    words = f"but {costs['window_entries']:,} in {counted(windowed, 'block')} with windows of {side} x {side} patches"
+    return [("", words)]
 
 
 def _without_cnn(config: dict[str, Any]) -> str:
