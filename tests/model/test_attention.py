@@ -53,7 +53,7 @@ def test_every_way_in_half_precision_is_close_to_single(monkeypatch, dtype, trai
 def test_matmul_is_taken_where_it_was_measured_to_win(monkeypatch, computes_bf16, training, tokens, by_matmul):
     monkeypatch.setattr(attention_file, "CPU_COMPUTES_BF16", computes_bf16)
     called = []
-    monkeypatch.setattr(attention_file, "attend_by_matmul", lambda q, k, v, dropout: called.append(dropout) or v)
+    monkeypatch.setattr(attention_file, "attend_by_matmul", lambda q, k, v, dropout, bias: called.append(dropout) or v)
     attend(*q_k_v(tokens, torch.bfloat16), dropout=0.1, training=training)
     assert called == ([0.1] if by_matmul else [])
 

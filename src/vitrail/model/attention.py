@@ -13,8 +13,12 @@ from vitrail.model.precision import computes_bf16, without_autocast
 CPU_COMPUTES_BF16 = computes_bf16("cpu")  # asked here, once: torch.compile cannot trace the question
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, training: bool = False) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, training: bool = False, bias: Tensor | None = None
+) -> Tensor:
     """softmax(Q K^T / sqrt(d)) V for q (B, heads, queries, d), k and v (B, heads, tokens, d), by the fastest equal way.
+
+    bias: added to the scores before the softmax; any shape that broadcasts to (B, heads, queries, tokens).
 
     Fused everywhere, but for half precision on a CPU:
     - The CPU computes in bfloat16: in training on short sequences plain matmul wins, since fused attention's backward
@@ -28,24 +32,29 @@ def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, training: bool
     if q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16):
         if not CPU_COMPUTES_BF16:
             with torch.autocast("cpu", enabled=False):
-                return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), dropout_p=dropout).to(q.dtype)
-        if training and k.shape[2] <= 128:
-            return attend_by_matmul(q, k, v, dropout)
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+                parts = q.float(), k.float(), v.float(), None if bias is None else bias.float()
+                return F.scaled_dot_product_attention(*parts, dropout_p=dropout).to(q.dtype)
+        if training and k.shape[-2] <= 128:
+            return attend_by_matmul(q, k, v, dropout, bias)
+    bias = None if bias is None else bias.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
 
 
-def attend_by_matmul(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+def attend_by_matmul(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None = None) -> Tensor:
     """q (B, heads, Q, d), k and v (B, heads, M, d) -> (B, heads, Q, d), by two matrix products."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, heads, queries, tokens)
+    scores = scores if bias is None else scores + bias
     return F.dropout(scores.softmax(dim=-1), dropout).to(v.dtype) @ v  # (B, heads, queries, d)
 
 
-def attention_weights(q: Tensor, k: Tensor) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(Q K^T / sqrt(d)) of q (B, heads, Q, d) and k (B, heads, M, d), in float32: (B, heads, Q, M).
+    bias: added to the scores.
 
     Only for looking inside: the network itself runs fused attention, which never holds these weights."""
     with without_autocast(q.device):  # which would round the product to bfloat16 again
-        return (q.float() * q.shape[-1] ** -0.5 @ k.float().transpose(-2, -1)).softmax(dim=-1)
+        scores = q.float() * q.shape[-1] ** -0.5 @ k.float().transpose(-2, -1)
+        return (scores if bias is None else scores + bias.float()).softmax(dim=-1)
 
 
 class SelfAttention(nn.Module):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitrail.model.attention import SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
+from vitrail.model.positions import Grid
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
@@ -23,13 +24,12 @@ def activate(x: Tensor, activation: str) -> Tensor:
 class MLP(nn.Module):
     """D -> mlp_width -> D. SwiGLU has two maps up, packed in one: the gate first, then the value."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, width: int, mlp_width: int, activation: str, dropout: float) -> None:
         super().__init__()
-        assert config.mlp_width is not None
-        self.activation = config.activation
-        self.up = nn.Linear(config.width, config.mlp_width * (2 if config.activation == "swiglu" else 1))
-        self.down = nn.Linear(config.mlp_width, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.activation = activation
+        self.up = nn.Linear(width, mlp_width * (2 if activation == "swiglu" else 1))
+        self.down = nn.Linear(mlp_width, width)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, M, D) -> (B, M, D)."""
@@ -40,10 +40,10 @@ class MLP(nn.Module):
 class LayerScaleDropPath(nn.Module):
     """What a residual branch does to its result before it is added: layer scale, then drop path."""
 
-    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+    def __init__(self, drop_path: float, scaled_width: int | None = None) -> None:
         super().__init__()
         self.drop_path = drop_path
-        self.scale = nn.Parameter(torch.empty(config.width)) if config.layer_scale is not None else None
+        self.scale = nn.Parameter(torch.empty(scaled_width)) if scaled_width is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, M, D) -> (B, M, D)."""
@@ -60,13 +60,15 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig, drop_path: float) -> None:
         super().__init__()
+        assert config.mlp_width is not None
+        scaled_width = None if config.layer_scale is None else config.width
         self.pre = config.norm == "pre"
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.attention = SelfAttention(config)
-        self.branch1 = LayerScaleDropPath(config, drop_path)
+        self.branch1 = LayerScaleDropPath(drop_path, scaled_width)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.mlp = MLP(config)
-        self.branch2 = LayerScaleDropPath(config, drop_path)
+        self.mlp = MLP(config.width, config.mlp_width, config.activation, config.dropout)
+        self.branch2 = LayerScaleDropPath(drop_path, scaled_width)
 
     def attention_input(self, x: Tensor) -> Tensor:
         """What attention takes of the block's input: pre-norm blocks normalise first."""
@@ -76,7 +78,7 @@ class Block(nn.Module):
         """Q, K and V of all tokens as attention takes them, from the block's input (B, M, D): (B, heads, M, d) each."""
         return self.attention.project(self.attention_input(x), rope, None)
 
-    def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor) -> Tensor:
+    def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Tensor:
         """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M)."""
         return attention_weights(q[:, :, queries], k)
 

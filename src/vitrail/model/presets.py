@@ -1,4 +1,4 @@
-"""Sizes as strings: "S/16" is a ViTConfig, "DINOv2-B/14-reg" another."""
+"""Sizes as strings: "S/16" is a ViTConfig, "DINOv2-B/14-reg" another, "swin-T" a SwinConfig."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.swin.swin_config import SwinConfig
 
 # width, depth, heads, MLP width; mu is big_vision's tiny one, for tests
 SIZES = {
@@ -36,6 +38,26 @@ ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
 # DINOv2's g is wider than big_vision's and gated: 4096 = 2/3 of 4 x 1536, rounded up to a multiple of 8.
 DINOV2_GIANT = {"width": 1536, "depth": 40, "heads": 24, "mlp_width": 4096, "activation": "swiglu"}
 
+# width, depths, heads; mu is a tiny one, for tests
+SWIN_SIZES: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
+    "mu": (16, (2, 2), (2, 4)),
+    "T": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
+    "S": (96, (2, 2, 18, 2), (3, 6, 12, 24)),
+    "B": (128, (2, 2, 18, 2), (4, 8, 16, 32)),
+    "L": (192, (2, 2, 18, 2), (6, 12, 24, 48)),
+}
+# What a family has at all sizes, and what at one of them: the published windows.
+SWIN_FAMILIES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
+    "swin": ({"version": "v1", "image_size": 224, "window_size": 7}, {"mu": {"image_size": 64, "window_size": 4}}),
+    "swinv2": (
+        {"version": "v2", "image_size": 256, "window_size": 8},
+        {
+            "mu": {"image_size": 64, "window_size": 4},
+            "L": {"window_size": 16, "pretrained_windows": (12, 12, 12, 6)},  # trained at 192 px before
+        },
+    ),
+}
+
 
 def preset_names() -> list[str]:
     """Every preset's name. Plain sizes also take any other whole patch size: "mu/4"."""
@@ -45,7 +67,7 @@ def preset_names() -> list[str]:
         for ending, (owner, _) in ENDINGS.items():
             if owner == family:
                 names += [f"{family}-{size}-{ending}" for size in sizes]
-    return names
+    return names + [f"{family}-{size}" for family in SWIN_FAMILIES for size in SWIN_SIZES]
 
 
 def is_preset(name: str) -> bool:
@@ -53,10 +75,23 @@ def is_preset(name: str) -> bool:
     return name in preset_names() or re.fullmatch(rf"({'|'.join(SIZES)})/\d+", name) is not None
 
 
-def preset(name: str, **changes: Any) -> ViTConfig:
+def preset(name: str, **changes: Any) -> EncoderConfig:
     """The config of a preset, with some fields changed: `preset("mu/4", image_size=32, classes=10)`."""
-    if not is_preset(name):
-        raise VitrailError(f"there is no preset {name!r}: choose one of {', '.join(preset_names())}")
+    _check(name)
+    family, _, size = name.partition("-")
+    if family not in SWIN_FAMILIES:
+        return vit_preset(name, **changes)
+    width, depths, heads = SWIN_SIZES[size]
+    of_family, of_size = SWIN_FAMILIES[family]
+    fields = {"width": width, "depths": depths, "heads": heads, **of_family, **of_size.get(size, {})}
+    return SwinConfig.from_dict(fields | changes)
+
+
+def vit_preset(name: str, **changes: Any) -> ViTConfig:
+    """`preset`, of a ViT."""
+    _check(name)
+    if name.partition("-")[0] in SWIN_FAMILIES:
+        raise VitrailError(f"the preset {name} is a Swin, not a ViT: build it with build_network")
     *family, size = name.split("-", 1) if "-" in name else [name]
     size, _, ending = size.partition("-")
     letter, patch = size.split("/")
@@ -72,3 +107,8 @@ def preset(name: str, **changes: Any) -> ViTConfig:
     if "width" in changes and "mlp_width" not in changes:
         del fields["mlp_width"]  # follows the new width
     return ViTConfig.from_dict(fields | changes)
+
+
+def _check(name: str) -> None:
+    if not is_preset(name):
+        raise VitrailError(f"there is no preset {name!r}: choose one of {', '.join(preset_names())}")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.preprocessing import Preprocessing
 from vitrail.weights.source import Source
@@ -24,7 +24,7 @@ PUBLISHED_HEADS |= {1280: 16, 1408: 16, 1536: 24, 1664: 16}
 class Foreign:
     """A foreign file as a config, tensors and preprocessing of ours."""
 
-    config: ViTConfig
+    config: EncoderConfig
     tensors: dict[str, Tensor]
     preprocessing: Preprocessing
     heads_from: str  # how the number of heads is known

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.config import ViTConfig
+from vitrail.model.encoder import Encoder
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.networks import build_network
 from vitrail.model.patches import conv_to_linear, linear_to_conv
-from vitrail.model.vit import ViT
 
 PATCHES = "stem.projection.weight"
 
@@ -45,13 +46,13 @@ class Names:
         return tuple(name.replace("{i}", number) for name in templates)
 
 
-def empty_model(config: ViTConfig, cnn: torch.nn.Module | None = None) -> ViT:
+def empty_model(config: EncoderConfig, cnn: torch.nn.Module | None = None) -> Encoder:
     """The model with shapes but no weights yet: for checking names, and for taking loaded tensors as they are."""
     with torch.device("meta"):
-        return ViT(config, cnn)
+        return build_network(config, cnn)
 
 
-def to_ours(tensors: Mapping[str, Tensor], names: Names, config: ViTConfig) -> dict[str, Tensor]:
+def to_ours(tensors: Mapping[str, Tensor], names: Names, config: EncoderConfig) -> dict[str, Tensor]:
     """Their tensors as our state dict. Every tensor must find its place: nothing is left over, nothing is missing."""
     unused = {name for name in tensors if not name.startswith(names.ignored)} if names.ignored else set(tensors)
     ours: dict[str, Tensor] = {}
@@ -77,7 +78,7 @@ def to_ours(tensors: Mapping[str, Tensor], names: Names, config: ViTConfig) -> d
     return ours
 
 
-def to_theirs(ours: Mapping[str, Tensor], names: Names, config: ViTConfig) -> dict[str, Tensor]:
+def to_theirs(ours: Mapping[str, Tensor], names: Names, config: EncoderConfig) -> dict[str, Tensor]:
     """Our state dict under their names, split and shaped as they have it."""
     theirs: dict[str, Tensor] = {}
     for name, tensor in ours.items():

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.inference.profiling import measure as measure_forward
-from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import is_preset, preset
 from vitrail.terminal import table
 from vitrail.text import json_text
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from vitrail.weights.checkpoint import Checkpoint
 
 PATCH_SIZES = (8, 14, 16, 32)
-# The config as text, in the lecture's order.
+MERGED_PATCH_SIZES = (2, 4, 8)  # of networks that merge patches on the way
+# The config as text, in the lecture's order; a network has some of these fields.
 CONFIG_LINES = {
     "image": (
         "image_size",
@@ -32,7 +33,19 @@ CONFIG_LINES = {
     ),
     "prefix": ("cls_token", "cls_init", "distillation", "registers", "queries"),
     "positions": ("positions", "cls_position", "block_positions", "resample", "rotary_base", "stem_norm"),
-    "blocks": ("width", "depth", "heads", "qkv_bias", "qk_norm", "mlp_width", "activation"),
+    "blocks": (
+        "version",
+        "width",
+        "depth",
+        "depths",
+        "heads",
+        "qkv_bias",
+        "qk_norm",
+        "mlp_width",
+        "mlp_ratio",
+        "activation",
+    ),
+    "windows": ("window_size", "pretrained_windows", "padding"),
     "norms": ("norm", "norm_eps", "layer_scale"),
     "answer": ("pool", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
     "training": ("dropout", "attention_dropout", "head_dropout", "drop_path"),
@@ -55,6 +68,7 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
     return {
         "source": source,
         "kind": "preset" if checkpoint is None else "file",
+        "summary": config.in_words(),
         "config": config.to_dict(),
         "cost": costs.to_dict(),
         "patch_sizes": [_row(row, bytes_per_value, measure) for row in patch_size_variants(at_size)],
@@ -62,13 +76,14 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
     }
 
 
-def patch_size_variants(config: ViTConfig) -> list[ViTConfig]:
+def patch_size_variants(config: EncoderConfig) -> list[EncoderConfig]:
     """The same model with every usual patch size that divides its image size, and with its own, small patches first."""
-    sizes = {(side, side) for side in PATCH_SIZES if not any(length % side for length in config.image_size)}
+    usual = PATCH_SIZES if len(config.levels) == 1 else MERGED_PATCH_SIZES
+    sizes = {(side, side) for side in usual if not any(length % side for length in config.image_size)}
     return [config.replace(patch_size=size) for size in sorted({*sizes, config.patch_size})]
 
 
-def _row(config: ViTConfig, bytes_per_value: int, measure: bool) -> dict[str, Any]:
+def _row(config: EncoderConfig, bytes_per_value: int, measure: bool) -> dict[str, Any]:
     row = {"patch_size": list(config.patch_size), **cost(config, bytes_per_value=bytes_per_value).to_dict()}
     return {**row, "measured": measure_forward(config)} if measure else row
 
@@ -101,9 +116,8 @@ def to_text(description: dict[str, Any]) -> str:
 
 
 def _headline(description: dict[str, Any]) -> str:
-    config = description["config"]
     what = "a preset" if description["kind"] == "preset" else "a model file"
-    return f"{description['source']}: {what}, width {config['width']}, depth {config['depth']}, {config['heads']} heads"
+    return f"{description['source']}: {what}, {description['summary']}"
 
 
 def _cost_lines(costs: dict[str, Any], config: dict[str, Any]) -> str:
@@ -114,14 +128,23 @@ def _cost_lines(costs: dict[str, Any], config: dict[str, Any]) -> str:
         ("image", f"{_by(costs['image_size'])} px"),
         ("tokens", f"{tokens:,} = {down} x {across} patches" + (f" + {prefix} before them" if prefix else "")),
         ("multiply-adds", f"{costs['multiply_adds']:,} for one image: all tokens through all blocks, and the head"),
-        ("attention", f"{costs['attention_entries']:,} entries per head and block ({tokens:,} x {tokens:,})"),
+        ("attention", f"{costs['attention_entries']:,} entries per head and block{_pairs(costs, config)}"),
         ("memory", f"{_bytes(costs['weight_bytes'])} weights, about {_bytes(costs['activation_bytes'])} activations"),
     ]
     return _aligned(lines)
 
 
 def _without_cnn(config: dict[str, Any]) -> str:
-    return " without your CNN, whose multiply-adds are not counted either" if config["stem"] == "features" else ""
+    theirs = config.get("stem") == "features"
+    return " without your CNN, whose multiply-adds are not counted either" if theirs else ""
+
+
+def _pairs(costs: dict[str, Any], config: dict[str, Any]) -> str:
+    tokens, entries = costs["tokens"], costs["attention_entries"]
+    if "window_size" not in config:
+        return f" ({tokens:,} x {tokens:,})"
+    more = f"{tokens**2 / entries:.0f} times as many"
+    return f" of the first stage, in windows of {_by(config['window_size'])}; without them {tokens**2:,}, {more}"
 
 
 def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
@@ -140,9 +163,10 @@ def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
 
 def _config_lines(config: dict[str, Any]) -> str:
     lines = [
-        (name, _values({field: config[field] for field in fields if config[field] is not None}))
+        (name, _values({field: config[field] for field in fields if config.get(field) is not None}))
         for name, fields in CONFIG_LINES.items()
     ]
+    lines = [(name, values) for name, values in lines if values]
     return "config\n" + _aligned(lines)
 
 

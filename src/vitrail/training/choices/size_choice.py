@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from vitrail.model.config import ViTConfig
 from vitrail.model.cost import multiply_adds
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.networks import build_network
 from vitrail.model.precision import autocast
-from vitrail.model.vit import ViT
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import DENSE_LONGEST, Choice, choose_model
 from vitrail.training.optim.optimizers import Rates, optimizers
@@ -71,11 +71,11 @@ class StepCost:
         return STEP_OVERHEAD * self.image_seconds * larger + self.optimizer_seconds / batch
 
 
-def measure_step_cost(config: ViTConfig, device: torch.device, precision: str, muon: bool) -> StepCost:
+def measure_step_cost(config: EncoderConfig, device: torch.device, precision: str, muon: bool) -> StepCost:
     """Measured on random images, with a network that is thrown away."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = ViT(config).to(device).train()
+        network = build_network(config).to(device).train()
         images = torch.randn(MEASURED_IMAGES, config.channels, *config.image_size, device=device)
     rules = optimizers(network, Rates(adamw=1e-3, muon=0.02 if muon else None))
     fastest = [float("inf"), float("inf")]
@@ -97,7 +97,7 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: ViTConfig, cost: StepCost) -> Choice:
+def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost) -> Choice:
     """The choice again, at the size that the minutes suffice for. `cost`: measured, at the size of `config`; `config`:
     the chosen network at a small size."""
     assert facts.minutes is not None
@@ -118,7 +118,7 @@ def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: V
     return Choice(chosen.settings, (*chosen.reasons, reason))
 
 
-def small_config(config: ViTConfig) -> ViTConfig:
+def small_config(config: EncoderConfig) -> EncoderConfig:
     """The same network at a size that is quickly measured."""
     patch = config.patch_size
     scale = min(1.0, MEASURED_SIDE / max(config.image_size))

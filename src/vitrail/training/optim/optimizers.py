@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 from vitrail.training.optim.lora import is_low_rank
 from vitrail.training.optim.muon import Muon
 
@@ -27,7 +27,7 @@ class Rates:
     layer_decay: float = 1.0
 
 
-def choose_trained(model: ViT, train_only: str) -> None:
+def choose_trained(model: Encoder, train_only: str) -> None:
     """Freeze what is not trained. LoRA's own matrices are added by `add_low_rank` and stay free."""
     if train_only == "all":
         return
@@ -35,7 +35,7 @@ def choose_trained(model: ViT, train_only: str) -> None:
         parameter.requires_grad_(in_head(name) or (train_only == "lora" and is_low_rank(name)))
 
 
-def optimizers(model: ViT, rates: Rates) -> list[Optimizer]:
+def optimizers(model: Encoder, rates: Rates) -> list[Optimizer]:
     """AdamW, and Muon for the matrices. A group knows its peak as "peak" and its share of it."""
     groups: dict[tuple[str, float, float, int], list[Tensor]] = defaultdict(list)
     for name, parameter in trained(model):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.model.vit import ViT
+from vitrail.model.networks import build_network
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_sharing, check_start, check_task
@@ -109,14 +109,14 @@ def build_model(settings: Settings, task: Task, loaded: Checkpoint | None) -> Ch
     if loaded is not None:
         return replace(loaded, preprocessing=loaded.preprocessing.replace(resize=model.resize, crop_fraction=fraction))
     torch.manual_seed(settings.train.seed)
-    network = ViT(config_of(settings, head_fields(settings, task)))
+    network = build_network(config_of(settings, head_fields(settings, task)))
     resize = model.resize or ("pad" if task.dense else "crop")  # not set: a run of an earlier version, resumed
     preprocessing = Preprocessing(size=network.config.image_size, resize=resize, crop_fraction=fraction)
     return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(task.labels))
 
 
 def head_fields(settings: Settings, task: Task) -> dict[str, Any]:
-    """The fields of ViTConfig that say what the head is."""
+    """The fields of the config that say what the head is."""
     fields = {"classes": len(task.labels), "head": "linear", "queries": 0, "head_depth": 0}
     if not isinstance(task, DenseTask):
         return fields
@@ -140,6 +140,6 @@ def with_drop_path(start: Checkpoint, settings: Settings) -> Checkpoint:
     drop_path = settings.train.drop_path or 0.0
     if start.config.drop_path == drop_path:
         return start
-    model = ViT(start.config.replace(drop_path=drop_path))
+    model = build_network(start.config.replace(drop_path=drop_path), start.model.feature_cnn)
     model.load_state_dict(start.model.state_dict())
     return replace(start, model=model)

@@ -239,12 +239,12 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
         save_file(state, temporary, {"format": "pt"})
     with replacing(folder / "config.json") as temporary:
         temporary.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    checkpoint.notes.extend(_notes_on_positions(checkpoint.config))
+    checkpoint.notes.extend(_notes_on_positions(checkpoint.vit.config))
     checkpoint.notes.extend(notes_on_offset(checkpoint.preprocessing, "timm", "round"))
 
 
 def _config_json(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    preprocessing, config = checkpoint.preprocessing, checkpoint.config
+    preprocessing, config = checkpoint.preprocessing, checkpoint.vit.config
     stored: dict[str, Any] = {
         "architecture": architecture(config),
         "num_classes": config.classes,
@@ -301,7 +301,7 @@ def timm_state(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any
 
     With distillation it is `VisionTransformerDistilled`; SwiGLU also wants `mlp_layer=timm.layers.SwiGLUPacked`.
     """
-    config = checkpoint.config
+    config = checkpoint.vit.config
     _refuse_inexpressible(config)
     state = to_theirs(checkpoint.model.state_dict(), names(config), config)
     no_embed_class = _write_positions(state, checkpoint)
@@ -339,9 +339,9 @@ def _write_positions(state: dict[str, Tensor], checkpoint: Checkpoint) -> bool:
     timm gives positions to all prefix tokens or to none. With registers the position of [CLS] is added to the token, as
     timm itself does for DINOv2. Sinusoids are written out as a table.
     """
-    config = checkpoint.config
+    config = checkpoint.vit.config
     with torch.no_grad():
-        positions = checkpoint.model.position_table()
+        positions = checkpoint.vit.position_table()
     if positions is None:
         return False
     table = positions.unsqueeze(0)  # (1, prefix + N, D)
