@@ -11,7 +11,7 @@ attention maps, rollout, relevance, the walk, the server) takes part in the same
 or asks a forward pass to keep what is needed: `model(images, capture=Capture(blocks=[0, 5]))`.
 
 To add a network: subclass `Encoder`, with `embed`, `run_block`, `norm_tokens`, `pool_tokens` and `pool_weights`, and
-name it in `networks.py`. Each step has its own grid: `before_block` may merge patches, so that a step's output has the
+name it in `presets.py`. Each step has its own grid: `before_block` may merge patches, so that a step's output has the
 grid of its input; the prefix may be empty; a block whose attention has windows gives rows with zeros outside of them.
 """
 

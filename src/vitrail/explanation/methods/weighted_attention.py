@@ -21,7 +21,6 @@ from torch import Tensor
 from vitrail.explanation.forward_pass import ForwardPass, run_forward_pass
 from vitrail.explanation.methods.token_map import TokenMap, token_map
 from vitrail.explanation.target_score import TargetScore
-from vitrail.model.attention import attention_weights
 from vitrail.model.encoder import QUERY_ROWS, BlockStep, Encoder
 
 
@@ -54,7 +53,8 @@ def passed_on(v: Tensor, step: BlockStep, gradient: Tensor) -> Tensor:
     carried = torch.zeros_like(v)
     for part in v.any(0).nonzero()[:, 0].split(QUERY_ROWS):  # other rows are multiplied by 0
         attention_gradient = gradient[:, :, part] @ values.float().transpose(-2, -1)  # (B, heads, rows, M), dy/dA
-        weighted = (attention_weights(q[:, :, part], k) * attention_gradient).clamp(min=0).mean(1)  # (B, rows, M)
+        rows = step.block.attention_rows(q, k, part, step.grid)
+        weighted = (rows * attention_gradient).clamp(min=0).mean(1)  # (B, rows, M)
         carried += (v[:, None, part] @ weighted)[:, 0]
     return carried
 

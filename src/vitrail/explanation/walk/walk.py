@@ -140,7 +140,10 @@ def _prefix(model: ViT, vectors: Tensor, tokens: Tensor, x: Tensor) -> Step:
 def _positions(model: ViT, x: Tensor, rope: Tensor | None, grid: Grid, number: int) -> Step:
     kind = model.config.positions
     if kind == "none":
-        return Step("No positions", "z₀ = z", shape_of(x), "This model does not know where a patch stands.")
+        text = "This model does not know where a patch stands."
+        if model.config.relative_bias:
+            text = "Nothing is added: inside attention, a learned number for the step from patch to patch is."
+        return Step("No positions", "z₀ = z", shape_of(x), text)
     likeness = position_likeness(model, rope, grid)  # (N, N)
     own = likeness[number].reshape(grid)
     words = {
@@ -149,17 +152,20 @@ def _positions(model: ViT, x: Tensor, rope: Tensor | None, grid: Grid, number: i
         "sincos2d": "A fixed vector is added: half of it tells the row, half the column.",
         "rotary": "Nothing is added: inside attention, queries and keys are turned by angles of their row and column.",
     }
+    turned = " Inside attention, queries and keys are turned too." if model.config.rotary else ""
     figures = [
         matrix("how alike this patch's position is to all others", own),
         Figure("the same for positions all over the grid", sampled(likeness, grid).float().cpu().numpy(), "signed"),
     ]
+    formulas = [] if rope is None else ["q′ = R(row, column) q", "k′ = R(row, column) k"]
     if (table := model.position_table(grid)) is not None:
         figures.insert(0, matrix("the positions, a row for each token", table))
+        formulas.insert(0, "z₀ = z + E_pos")
     return Step(
         title="Positions",
-        formula="z₀ = z + E_pos" if rope is None else "q′ = R(row, column) q,  k′ = R(row, column) k",
+        formula=",  ".join(formulas),
         shape=shape_of(x),
-        text=words[kind] + " Likeness is the cosine: neighbours, rows and columns should show.",
+        text=words[kind] + turned + " Likeness is the cosine: neighbours, rows and columns should show.",
         figures=figures,
     )
 
