@@ -51,7 +51,7 @@ class Explainer:
     @takes_options(ExplainOptions)
     def __init__(self, model: str | Path | Checkpoint | Engine, **options: Unpack[ExplainOptions]) -> None:
         opened = Engine.open(model, untrained=True, device=options["device"], precision=options["precision"])
-        self.checkpoint, self.model = opened.checkpoint, opened.checkpoint.model
+        self.checkpoint, self.model = opened.checkpoint, opened.checkpoint.vit
         self.dense = self.model.config.is_dense
         self.query, self.top = options["query"], options["top"]
         self.blocks = select_blocks(options["blocks"], self.model.depth)

@@ -7,21 +7,24 @@ from typing import TypeAlias
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.positions import Grid
 
 # "cls", "register 0", "3,4" or (3, 4) for the patch in row 3 and column 4; a number is an index in the sequence
 Query: TypeAlias = str | int | tuple[int, int]
 
 
-def prefix_names(config: ViTConfig) -> list[str]:
+def prefix_names(config: EncoderConfig) -> list[str]:
     """The tokens before the patches, in order."""
+    if not isinstance(config, ViTConfig):
+        return []
     names = ["[CLS]"] if config.cls_token else []
     names += ["[DIST]"] if config.distillation else []
     names += [f"register {number}" for number in range(config.registers)]
     return names + [f"query {number}" for number in range(config.prefix - len(names))]
 
 
-def token_index(query: Query, config: ViTConfig, grid: Grid) -> int:
+def token_index(query: Query, config: EncoderConfig, grid: Grid) -> int:
     """The index of a token in the sequence, where 0 is the first prefix token."""
     if isinstance(query, bool):
         raise VitrailError(_unknown_token(query, config, grid))
@@ -44,7 +47,7 @@ def token_index(query: Query, config: ViTConfig, grid: Grid) -> int:
     raise VitrailError(_unknown_token(query, config, grid))
 
 
-def token_name(token: int, config: ViTConfig, grid: Grid) -> str:
+def token_name(token: int, config: EncoderConfig, grid: Grid) -> str:
     """Its name on a page: '[CLS]', 'register 0', 'patch 3,4'."""
     if token < config.prefix:
         return prefix_names(config)[token]
@@ -52,7 +55,7 @@ def token_name(token: int, config: ViTConfig, grid: Grid) -> str:
     return f"patch {row},{column}"
 
 
-def _patch_index(patch: tuple[int, int], config: ViTConfig, grid: Grid) -> int:
+def _patch_index(patch: tuple[int, int], config: EncoderConfig, grid: Grid) -> int:
     row, column = patch
     if not (0 <= row < grid[0] and 0 <= column < grid[1]):
         raise VitrailError(
@@ -61,13 +64,13 @@ def _patch_index(patch: tuple[int, int], config: ViTConfig, grid: Grid) -> int:
     return config.prefix + row * grid[1] + column
 
 
-def _checked_index(token: int, config: ViTConfig, grid: Grid) -> int:
+def _checked_index(token: int, config: EncoderConfig, grid: Grid) -> int:
     tokens = config.prefix + grid[0] * grid[1]
     if not -tokens <= token < tokens:
         raise VitrailError(f"there is no token {token}: this image has {tokens}, 0 to {tokens - 1}")
     return token % tokens
 
 
-def _unknown_token(query: object, config: ViTConfig, grid: Grid) -> str:
+def _unknown_token(query: object, config: EncoderConfig, grid: Grid) -> str:
     names = ", ".join([*prefix_names(config), f"a patch from 0,0 to {grid[0] - 1},{grid[1] - 1}"])
     return f"there is no token {query!r}: choose one of {names}"

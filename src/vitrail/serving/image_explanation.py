@@ -18,6 +18,7 @@ from vitrail.explanation.methods.rollout import rollout
 from vitrail.explanation.methods.weighted_attention import weighted_attention
 from vitrail.explanation.output.result import METHODS
 from vitrail.explanation.target_score import target_score
+from vitrail.explanation.token_names import prefix_names
 from vitrail.explanation.walk.walk import walk
 from vitrail.inference.engine import Engine
 from vitrail.report.sections.walk_cards import walk_cards
@@ -34,9 +35,11 @@ def available_methods(checkpoint: Checkpoint) -> list[str]:
     """The explanations that fit this model, in the order of a page."""
     config = checkpoint.config
     left_out = set(NOT_A_METHOD)
+    if len(config.levels) > 1:  # maps of blocks on different grids
+        left_out.update(("rollout", "weighted_attention"))
     if config.pool == "none":  # an answer for every patch: there is no one score to explain
         left_out.update(WITH_TARGET)
-    if not config.cls_token:
+    if "[CLS]" not in prefix_names(config):
         left_out.add("attention")
     return [name for name in METHODS if name not in left_out]
 
@@ -80,7 +83,7 @@ def walk_image(
     """The steps from pixels to the answer, their figures as pictures. They follow the patch that speaks most for it.
 
     take_turns: as of `explain_image`."""
-    model, task, patch = engine.checkpoint.model, engine.checkpoint.task, (0, 0)
+    model, task, patch = engine.checkpoint.vit, engine.checkpoint.task, (0, 0)
     forward_pass = run_forward_pass(model, images, engine.forward)
     if "relevance" in available_methods(engine.checkpoint):
         score = target_score(model, images, task, outputs=forward_pass.outputs)

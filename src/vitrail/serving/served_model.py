@@ -84,6 +84,11 @@ class ServedModel:
         (height, width), patch = self.preprocessing.size, self.checkpoint.config.patch_size
         return height // patch[0], width // patch[1]
 
+    def grid_of(self, block: int) -> tuple[int, int]:
+        """Tokens (down, across) of a block: fewer than patches where a network has merged them."""
+        config = self.checkpoint.config
+        return config.replace(image_size=self.preprocessing.size).level_grid(config.level_of(block))
+
     def read(self, data: bytes, name: str) -> Picture:
         """As the decoding processes do, but in this one."""
         return self.reader.read(data, name)
@@ -133,7 +138,7 @@ class ServedModel:
             "channels": config.channels,
             "width": config.width,
             "depth": config.depth,
-            "heads": config.heads,
+            "heads": config.heads_of(config.depth - 1),
             "prefix": prefix_names(config),
             "pool": config.pool,
             "resize": self.preprocessing.resize,

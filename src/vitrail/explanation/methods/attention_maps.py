@@ -17,7 +17,7 @@ from vitrail.explanation.forward_pass import evaluation_mode
 from vitrail.explanation.methods.token_map import TokenMap, token_map
 from vitrail.explanation.selection import select_blocks, select_heads
 from vitrail.explanation.token_names import Query, token_index
-from vitrail.model.encoder import BlockStep
+from vitrail.model.encoder import BlockStep, Encoder
 from vitrail.model.vit import ViT
 
 
@@ -33,7 +33,7 @@ class AttentionMap:
 
 @torch.no_grad()
 def attention_maps(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     query: Query = "cls",
     *,
@@ -47,18 +47,17 @@ def attention_maps(
     query: "cls", "register 0", "3,4" or (3, 4) for the patch in row 3 and column 4, a number for any token's index.
     steps: those of a forward pass over the same images, which is then not run again.
     """
-    block_list, head_list = select_blocks(blocks, model.depth), select_heads(heads, model.config.heads)
-    prefix = model.prefix
+    block_list, prefix = select_blocks(blocks, model.depth), model.prefix
     for step in _steps_of(model, images, block_list, pad, steps):
         token = token_index(query, model.config, step.grid)
         [(_, rows)] = step.attention(torch.tensor([token], device=step.input.device))  # (B, heads, 1, M)
-        row = rows[:, head_list, 0]  # (B, heads, M)
+        row = rows[:, select_heads(heads, rows.shape[1]), 0]  # (B, heads, M)
         yield AttentionMap(step.index, token, row[..., prefix:].unflatten(-1, step.grid), row[..., :prefix])
 
 
 @torch.no_grad()
 def attention_of_all(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     *,
     blocks: Sequence[int] | None = None,
@@ -90,7 +89,7 @@ def mean_of_heads(maps: AttentionMap) -> TokenMap:
 
 
 def _steps_of(
-    model: ViT, images: Tensor, blocks: Sequence[int], pad: bool, steps: Sequence[BlockStep] | None
+    model: Encoder, images: Tensor, blocks: Sequence[int], pad: bool, steps: Sequence[BlockStep] | None
 ) -> Iterator[BlockStep]:
     """The steps of these blocks: of a pass that was run already, or of a new one that ends with the last of them."""
     if not blocks:

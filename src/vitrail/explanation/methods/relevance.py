@@ -23,10 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from vitrail.explanation.forward_pass import evaluation_mode
 from vitrail.explanation.target_score import TargetScore, blank
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 
 
-def relevance(model: ViT, images: Tensor, target: TargetScore) -> Tensor:
+def relevance(model: Encoder, images: Tensor, target: TargetScore) -> Tensor:
     """(B, h, w): each patch's part in the score, positive where it speaks for the answer, negative where against it."""
     with evaluation_mode(model):
         tokens, gradient = linearised_gradient(model, images, target)
@@ -36,7 +36,7 @@ def relevance(model: ViT, images: Tensor, target: TargetScore) -> Tensor:
     return parts[:, model.prefix :].unflatten(1, grid)
 
 
-def linearised_gradient(model: ViT, images: Tensor, target: TargetScore) -> tuple[Tensor, Tensor]:
+def linearised_gradient(model: Encoder, images: Tensor, target: TargetScore) -> tuple[Tensor, Tensor]:
     """What the first block takes, (B, M, D), and the gradient of the score there with all decisions held constant."""
     with torch.no_grad():
         embedding = model.embed(images)

@@ -18,15 +18,14 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.explanation.forward_pass import evaluation_mode, run_steps
 from vitrail.explanation.methods.token_map import TokenMap, token_map
-from vitrail.model.encoder import BlockStep
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import BlockStep, Encoder
 
 FUSIONS = ("mean", "max", "min")
 
 
 @torch.no_grad()
 def rollout(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     *,
     fuse: str = "mean",

@@ -21,12 +21,11 @@ from torch import Tensor
 from vitrail.explanation.forward_pass import ForwardPass, run_forward_pass
 from vitrail.explanation.methods.token_map import TokenMap, token_map
 from vitrail.explanation.target_score import TargetScore
-from vitrail.model.encoder import QUERY_ROWS, BlockStep
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import QUERY_ROWS, BlockStep, Encoder
 
 
 def weighted_attention(
-    model: ViT, images: Tensor, target: TargetScore, forward_pass: ForwardPass | None = None
+    model: Encoder, images: Tensor, target: TargetScore, forward_pass: ForwardPass | None = None
 ) -> TokenMap:
     """(B, h, w) and (B, prefix), each image's sum 1: where the attention that helps the answer leads.
 
@@ -60,7 +59,7 @@ def passed_on(v: Tensor, step: BlockStep, gradient: Tensor) -> Tensor:
     return carried
 
 
-def start(model: ViT, normed: Tensor, gradient: Tensor) -> Tensor:
+def start(model: Encoder, normed: Tensor, gradient: Tensor) -> Tensor:
     """(B, M), each row 1: what the answer reads. [CLS] where that is pooled; else each token's share of the answer.
 
     The share is the token times its gradient, as far as it speaks for the answer: without [CLS] every patch is read,

@@ -65,7 +65,7 @@ def _facts(explanation: Explanation, checkpoint: Checkpoint) -> str:
     prefix = f" + {config.prefix} in front" if config.prefix else ""
     return (
         f"{height} × {width} px, {rows} × {columns} patches{prefix}; {counted(config.depth, 'block')} "
-        f"of {counted(config.heads, 'head')}, width {config.width}; fused attention"
+        f"of {counted(config.heads_of(config.depth - 1), 'head')}, width {config.width}; fused attention"
     )
 
 

@@ -40,13 +40,14 @@ def add_attention_route(router: APIRouter, runner: JobRunner) -> None:
         query: OptionalText = query_parameter,
         heads: OptionalText = heads_parameter,
     ) -> Response:
-        index, grid = block % config.depth, runner.served.grid
-        head_list = parse_list("heads", heads, 0, config.heads - 1)
+        index = block % config.depth
+        grid, count = runner.served.grid_of(index), config.heads_of(index)
+        head_list = parse_list("heads", heads, 0, count - 1)
         token = None if query is None else token_index(_index_or_name(query), config, grid)
         as_json = "application/json" in request.headers.get("accept", "")
         if as_json:
             tokens = config.prefix + grid[0] * grid[1]
-            _check_json_size(len(head_list or range(config.heads)) * (tokens if token is None else 1) * tokens)
+            _check_json_size(len(head_list or range(count)) * (tokens if token is None else 1) * tokens)
 
         def rows(output: ForwardResult) -> Maps:
             assert output.step is not None
@@ -59,7 +60,7 @@ def add_attention_route(router: APIRouter, runner: JobRunner) -> None:
         header = {
             "block": index,
             "query": None if token is None else token_name(token, config, grid),
-            "heads": head_list if head_list is not None else list(range(config.heads)),
+            "heads": head_list if head_list is not None else list(range(count)),
             "grid": list(grid),
             "prefix": prefix_names(config),
         }
