@@ -160,8 +160,8 @@ def read_preprocessing(timm_config: TimmConfig, config: ViTConfig, file: str) ->
 
 def _usual_normalisation(config: ViTConfig, file: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if config.stem_norm:
-        return HALF if config.rotary else CLIP  # Perception Encoder, and CLIP
-    if config.rotary:  # EVA-02
+        return HALF if config.rotary_too else CLIP  # Perception Encoder, and CLIP
+    if config.rotary_too:  # EVA-02
         return CLIP
     # DeiT III and DINOv2 have layer scale; DeiT and DINO have only their files' names
     of_meta = config.distillation or config.layer_scale is not None or re.search("deit|dino", file.lower())
