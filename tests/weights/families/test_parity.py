@@ -126,7 +126,7 @@ def test_timms_names_without_its_config(name: str, tmp_path: Path) -> None:
     with_config = vitrail.load(peer.build("small", tmp_path).path)
     (tmp_path / "config.json").unlink()
     without = vitrail.load(tmp_path, heads=3)
-    assert without.config.rotary and without.config.pool == with_config.config.pool
+    assert without.config.rotary_too and without.config.pool == with_config.config.pool
     assert without.preprocessing.mean == with_config.preprocessing.mean
     native = with_config.config.replace(rotary_grid=without.config.rotary_grid)  # of PE the file does not tell it
     assert without.config == native
