@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.model.attention import SelfAttention, attention_weights
+from vitrail.model.attention import QUERY_ROWS, AttentionGroup, SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
 from vitrail.model.positions import Grid
 
@@ -81,6 +83,16 @@ class Block(nn.Module):
     def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Tensor:
         """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M)."""
         return attention_weights(q[:, :, queries], k)
+
+    def attention_groups(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Iterator[AttentionGroup]:
+        """The same for many queries, some at a time, without the zeros of tokens that none of them can see."""
+        keys = torch.arange(k.shape[2], device=k.device)
+        for part in queries.split(QUERY_ROWS):
+            yield AttentionGroup(part, keys, self.attention_rows(q, k, part, grid))
+
+    def meeting(self, grid: Grid) -> Tensor | None:
+        """(N,), of the patches: those with the same number attend to one another. None: all to all."""
+        return None
 
     def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
         """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others."""
