@@ -35,8 +35,11 @@ def attend(
     if q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16):
         if not CPU_COMPUTES_BF16:
             with torch.autocast("cpu", enabled=False):
-                parts = q.float(), k.float(), v.float(), None if bias is None else bias.float()
-                return F.scaled_dot_product_attention(*parts, dropout_p=dropout).to(q.dtype)
+                exact = None if bias is None else bias.float()
+                heads = F.scaled_dot_product_attention(
+                    q.float(), k.float(), v.float(), attn_mask=exact, dropout_p=dropout
+                )
+                return heads.to(q.dtype)
         if training and k.shape[-2] <= 128:
             return attend_by_matmul(q, k, v, dropout, bias)
     bias = None if bias is None else bias.to(q.dtype)

@@ -20,20 +20,25 @@ PATCHES = "stem.projection.weight"
 
 @dataclass(frozen=True)
 class Names:
-    """Our name -> theirs. `{i}` is the number of a block.
+    """Our name -> theirs. `{i}` is the number of a block; a name without it stands for one block or module alone.
 
     `modules` stand for their `.weight` and `.bias`; several of theirs are stacked into one of ours (q, k, v -> qkv).
     `tensors` are single ones, whose shapes may differ by dims of 1: our (R, D) is their (1, R, D).
+    `exact` are single ones, of the same shape.
     `ignored` are beginnings of their names that the image encoder does not use, such as a text tower.
     """
 
     modules: Mapping[str, str | tuple[str, ...]]
     tensors: Mapping[str, str]
     ignored: tuple[str, ...] = field(default=())
+    exact: Mapping[str, str] = field(default_factory=dict)
 
     def theirs(self, ours: str) -> tuple[str, ...]:
         """The names on their side that one tensor of ours is made of."""
-        template = re.sub(r"^blocks\.\d+\.", "blocks.{i}.", ours)
+        if ours in self.exact:
+            return (self.exact[ours],)
+        alone = ours.rpartition(".")[0] in self.modules
+        template = ours if alone else re.sub(r"^blocks\.\d+\.", "blocks.{i}.", ours)
         number = ours.split(".")[1] if template != ours else ""
         if template in self.tensors:
             templates: tuple[str, ...] = (self.tensors[template],)

@@ -33,7 +33,7 @@ class WindowAttention(nn.Module):
         # keys have no bias in version 2, so that of queries and values stands apart
         self.q_bias = nn.Parameter(torch.empty(width)) if config.qkv_bias and cosine else None
         self.v_bias = nn.Parameter(torch.empty(width)) if config.qkv_bias and cosine else None
-        self.logit_scale = nn.Parameter(torch.empty(self.heads)) if cosine else None
+        self.logit_scale = nn.Parameter(torch.empty(self.heads, 1, 1)) if cosine else None
         self.positions: BiasTable | LogSpacedBias
         if cosine:
             self.positions = LogSpacedBias(config.pretrained_windows[stage], self.heads)
@@ -69,7 +69,7 @@ class WindowAttention(nn.Module):
         """(..., M, 3 D) -> q, k, v as attention takes them, (..., heads, M, d) each."""
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).transpose(-4, -3).transpose(-3, -2).unbind(-4)
         if self.logit_scale is not None:
-            scale = self.logit_scale.clamp(max=LARGEST_SCALE).exp()[:, None, None]
+            scale = self.logit_scale.clamp(max=LARGEST_SCALE).exp()
             # attention divides by sqrt(d), which cosines do not want
             q = F.normalize(q, dim=-1) * (scale * q.shape[-1] ** 0.5).to(q.dtype)
             k = F.normalize(k, dim=-1)

@@ -69,21 +69,24 @@ def is_matrix(name: str, parameter: Tensor, channels: int) -> bool:
     """What Muon takes: the blocks' matrices and the stem's kernels, but for the one that reads pixels, and a dense
     head's. LoRA's are slim on purpose. Kernels too: CIFAR-10 after 4.2 epochs, one run each: 77.5 %, with AdamW for
     them 69.2 %."""
-    if is_low_rank(name):
+    if is_low_rank(name) or is_token(name):
         return False
     if name.startswith(("stem.layers.", "head.convs.")) and parameter.dim() == 4:
         return parameter.shape[1] != channels
-    return name.startswith(("blocks.", "head.blocks.", "head.layers.")) and parameter.dim() == 2
+    return name.startswith(("blocks.", "merges.", "head.blocks.", "head.layers.")) and parameter.dim() == 2
 
 
 def is_token(name: str) -> bool:
-    """[CLS], registers, queries, positions: vectors that stand for something, which decay would pull away from it."""
-    return name in ("cls_token", "distillation_token", "registers", "queries") or name.endswith("positions.table")
+    """[CLS], registers, queries, positions, scales: numbers that stand for something, which decay would pull away from
+    it. Swin's relative positions too, be they a table or an MLP."""
+    of_attention = ".attention.positions." in name or name.endswith(".logit_scale")
+    tokens = ("cls_token", "distillation_token", "registers", "queries")
+    return name in tokens or name.endswith("positions.table") or of_attention
 
 
 def layer_scale(name: str, depth: int, decay: float) -> float:
     """Fine-tuning: the head learns at the full rate, each block below `decay` times the one above, the stem least."""
-    if name.startswith("blocks."):
+    if name.startswith(("blocks.", "merges.")):  # patches are merged for the block of that number
         return decay ** (depth - int(name.split(".")[1]))
     below = name.startswith(("stem", "positions")) or is_token(name)
     return decay ** (depth + 1) if below else 1.0

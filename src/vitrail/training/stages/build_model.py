@@ -11,7 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.networks import build_network
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
-from vitrail.training.choices.compatibility import check_sharing, check_start, check_task
+from vitrail.training.choices.compatibility import check_network, check_sharing, check_start, check_task
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice, choose_model, config_of
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
@@ -60,11 +60,13 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
         choice = size_in_time(run, settings, facts, task, choose_model(settings, facts))
     batch = min(choice.settings.train.batch_size or TUNED_BATCH, len(data.train))
     settings = choice.settings.with_values({"train.batch_size": batch})
-    settings = choose_optimizer(settings, run.request.shard, task.every_patch)
+    config = config_of(settings, head_fields(settings, task)) if loaded is None else loaded.config
+    settings = choose_optimizer(settings, run.request.shard, task.every_patch or not config.drops_tokens)
     if not run.request.resume and (warning := rate_warning(settings)):
         run.progress.say(f"  warning: {warning}")
     check_sharing(settings.train, run.processes.world, run.request.shard)
     check_task(settings, task)
+    check_network(settings, config)
     return Choice(settings, choice.reasons)
 
 

@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 from vitrail.errors import VitrailError
+from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.weights.families import (
     google,
     meta,
     timm,
+    timm_swin,
     torchvision,
+    transformers_swin,
     transformers_towers,
     transformers_vit,
     transformers_yolos,
 )
-from vitrail.weights.family import Family
+from vitrail.weights.family import Family, Writer
 from vitrail.weights.source import Source
 
 FAMILIES: tuple[Family, ...] = (
     google,
     transformers_yolos,
+    transformers_swin,
     transformers_vit,
     transformers_towers,
     torchvision,
     meta,
+    timm_swin,
     timm,
 )
+
+
+# Who writes a network's weights for a library.
+WRITERS: dict[tuple[str, type[EncoderConfig]], Writer] = {
+    ("transformers", ViTConfig): transformers_vit,
+    ("transformers", SwinConfig): transformers_swin,
+    ("timm", ViTConfig): timm,
+    ("timm", SwinConfig): timm_swin,
+}
+
+
+def writer(library: str, config: EncoderConfig) -> Writer:
+    """The family that writes weights of such a network for a library."""
+    return WRITERS[library, type(config)]
 
 
 def recognise(source: Source, name: str | None = None) -> Family:

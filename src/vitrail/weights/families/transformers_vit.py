@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.files import replacing
 from vitrail.model.config import ViTConfig
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.families.transformers_json import (
+    HIDDEN_ACT,
     Shapes,
     Usual,
     encoder_fields,
     head_json,
     known_type,
+    one_or_two,
     preprocessor_json,
     read_labels,
     read_preprocessing,
     read_task,
     without_nulls,
+    write_files,
 )
 from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
@@ -228,7 +228,6 @@ WRITABLE_BY_KIND: dict[str, dict[str, tuple[tuple[Any, ...], str]]] = {
         "activation": (("gelu", "gelu_tanh", "quick_gelu"), "its DeiT, the one with distillation, has a plain MLP"),
     },
 }
-HIDDEN_ACT = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "swiglu": "gelu"}
 
 
 def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
@@ -244,12 +243,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
         "preprocessor_config.json": preprocessor_json(checkpoint.preprocessing, notes),
         "config.json": _config_json(checkpoint, kind),
     }
-    folder = Path(folder)
-    with replacing(folder / "model.safetensors") as temporary:
-        save_file(_tensors_to_write(checkpoint, kind), temporary, {"format": "pt"})
-    for name, values in described.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_files(Path(folder), _tensors_to_write(checkpoint, kind), described)
     checkpoint.notes.extend(notes)
 
 
@@ -315,8 +309,8 @@ def _config_json(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
         "architectures": [CLASSES[kind][config.classes > 0]],
         "model_type": kind,
         "dtype": str(next(checkpoint.model.parameters()).dtype).removeprefix("torch."),
-        "image_size": _one_or_two(config.image_size),
-        "patch_size": _one_or_two(config.patch_size),
+        "image_size": one_or_two(config.image_size),
+        "patch_size": one_or_two(config.patch_size),
         "num_channels": config.channels,
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
@@ -334,10 +328,6 @@ def _config_json(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
     values |= {"layerscale_value": 1.0 if config.layer_scale is None else config.layer_scale}
     values |= {"drop_path_rate": config.drop_path}
     return {**values, "num_register_tokens": config.registers} if config.registers else values
-
-
-def _one_or_two(size: tuple[int, int]) -> int | list[int]:
-    return size[0] if size[0] == size[1] else list(size)
 
 
 def _tensors_to_write(checkpoint: Checkpoint, kind: str) -> dict[str, Tensor]:
