@@ -67,8 +67,9 @@ def overlay(picture: Pixels, values: NDArray[np.floating], signed: bool = False)
 def cut_out(picture: Pixels, mask: NDArray[np.bool_]) -> Pixels:
     """The picture where the mask (h, w) is, and a pale shade of it elsewhere."""
     rgb = shown_picture(picture)
-    repeats = rgb.shape[0] // mask.shape[0], rgb.shape[1] // mask.shape[1]
-    pixels = mask.repeat(repeats[0], 0).repeat(repeats[1], 1)[..., None]
+    (height, width), (rows, columns) = rgb.shape[:2], mask.shape
+    repeats = -(-height // rows), -(-width // columns)  # the last may reach over the edge
+    pixels = mask.repeat(repeats[0], 0).repeat(repeats[1], 1)[:height, :width, None]
     return np.where(pixels, rgb, (rgb * 0.2 + 190).astype(np.uint8))
 
 
