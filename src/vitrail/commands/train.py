@@ -24,7 +24,7 @@ else:
 
 
 class TrainOptions(DataOptions, total=False):
-    model: Annotated[str | None, Option("a preset such as S/16", metavar="NAME", unset="chosen")]
+    model: Annotated[str | None, Option("a preset such as S/16 or swin-T", metavar="NAME", unset="chosen")]
     start: Annotated[str | Path | None, Option("fine-tune this model", metavar="FILE|HUB-ID", flag="--from")]
     epochs: Annotated[float | None, Option("passes over the training images", metavar="N", parse=positive)]
     minutes: Annotated[

@@ -78,9 +78,15 @@ def is_preset(name: str) -> bool:
 def preset(name: str, **changes: Any) -> EncoderConfig:
     """The config of a preset, with some fields changed: `preset("mu/4", image_size=32, classes=10)`."""
     _check(name)
+    return swin_preset(name, **changes) if _is_swin(name) else vit_preset(name, **changes)
+
+
+def swin_preset(name: str, **changes: Any) -> SwinConfig:
+    """`preset`, of a Swin."""
+    _check(name)
+    if not _is_swin(name):
+        raise VitrailError(f"the preset {name} is a ViT, not a Swin")
     family, _, size = name.partition("-")
-    if family not in SWIN_FAMILIES:
-        return vit_preset(name, **changes)
     width, depths, heads = SWIN_SIZES[size]
     of_family, of_size = SWIN_FAMILIES[family]
     fields = {"width": width, "depths": depths, "heads": heads, **of_family, **of_size.get(size, {})}
@@ -90,8 +96,8 @@ def preset(name: str, **changes: Any) -> EncoderConfig:
 def vit_preset(name: str, **changes: Any) -> ViTConfig:
     """`preset`, of a ViT."""
     _check(name)
-    if name.partition("-")[0] in SWIN_FAMILIES:
-        raise VitrailError(f"the preset {name} is a Swin, not a ViT: build it with build_network")
+    if _is_swin(name):
+        raise VitrailError(f"the preset {name} is a Swin, not a ViT")
     *family, size = name.split("-", 1) if "-" in name else [name]
     size, _, ending = size.partition("-")
     letter, patch = size.split("/")
@@ -107,6 +113,10 @@ def vit_preset(name: str, **changes: Any) -> ViTConfig:
     if "width" in changes and "mlp_width" not in changes:
         del fields["mlp_width"]  # follows the new width
     return ViTConfig.from_dict(fields | changes)
+
+
+def _is_swin(name: str) -> bool:
+    return name.partition("-")[0] in SWIN_FAMILIES
 
 
 def _check(name: str) -> None:

@@ -205,3 +205,11 @@ def test_an_unknown_network_is_refused():
         config_from_dict({"network": "resnet"})
     with pytest.raises(VitrailError, match="the preset swin-T is a Swin, not a ViT"):
         ViT("swin-T")
+    with pytest.raises(VitrailError, match="the preset S/16 is a ViT, not a Swin"):
+        Swin("S/16")
+
+
+def test_a_model_is_exported_at_a_size():
+    model = lively("swin-mu")
+    exported = torch.export.export(model, (images((52, 76)),))
+    torch.testing.assert_close(exported.module()(images((52, 76))), model(images((52, 76))), atol=1e-5, rtol=1e-4)

@@ -12,6 +12,7 @@ from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_h
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.patches import LinearStem
 from vitrail.model.positions import Grid
+from vitrail.model.presets import swin_preset
 from vitrail.model.swin.relative_positions import resample_table
 from vitrail.model.swin.swin_block import PatchMerging, SwinBlock
 from vitrail.model.swin.swin_config import SwinConfig
@@ -19,12 +20,15 @@ from vitrail.model.swin.window_attention import WindowAttention
 
 
 class Swin(Encoder):
-    """`Swin(SwinConfig(...))`, version 1 or 2. Attention costs O(N): a token sees its window, not the whole grid."""
+    """`Swin("swin-T")` or `Swin(SwinConfig(...))`, version 1 or 2.
+
+    Attention costs O(N): a token sees its window, not the whole grid."""
 
     config: SwinConfig
 
-    def __init__(self, config: SwinConfig) -> None:
+    def __init__(self, config: SwinConfig | str) -> None:
         super().__init__()
+        config = swin_preset(config) if isinstance(config, str) else config
         self.config = config
         self.stem = LinearStem(config)
         self.stem_norm = nn.LayerNorm(config.width, eps=config.norm_eps)

@@ -60,9 +60,7 @@ def _preset_values(model: Model) -> dict[str, Any]:
     if not isinstance(config, ViTConfig):
         for name in OF_A_VIT:
             if getattr(model, name) is not None:
-                raise VitrailError(
-                    f"model.{name} is of plain ViTs, and model.model = {model.model!r} is none: leave it out"
-                )
+                raise VitrailError(f"model.{name} is for plain ViTs, not for {model.model}: leave it out")
         return values
     return values | {
         "model.width": config.width,
