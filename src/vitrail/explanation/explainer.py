@@ -144,8 +144,8 @@ class Explainer:
             return
         else:
             query = "cls" if self.query is None else self.query
-            chosen = {"blocks": self.blocks, "heads": self.chosen_heads, "steps": steps}
-            maps = list(attention_maps(self.model, images, query, **chosen))
+            heads = self.chosen_heads
+            maps = list(attention_maps(self.model, images, query, blocks=self.blocks, heads=heads, steps=steps))
             explanation.query = token_name(token_index(query, config, explanation.grid), config, explanation.grid)
         explanation.blocks, explanation.heads = [block_map.block for block_map in maps], self.heads
         explanation.attention = [block_map.patches[0].cpu().numpy() for block_map in maps]
