@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,7 @@ def _look(explanation: Explanation) -> dict[str, Any] | None:
         "blocks": blocks,
         "heads": explanation.heads,
         "names": explanation.prefix_names,
+        "queryPatch": _patch_of(explanation.query),
         "queryMaps": _query_maps(explanation),
         "blockGrids": {block: _grid_of(explanation, block) for block in {*blocks, *explanation.every_blocks}},
         "windows": {block: _windows_of(explanation, block) for block in {*blocks, *explanation.every_blocks}},
@@ -213,6 +215,12 @@ def _query_maps(explanation: Explanation) -> dict[str, Any] | None:
         shares = np.concatenate([front, front.mean(0, keepdims=True)])
         prefixes.append([[float(f"{value:.4g}") for value in head] for head in shares])
     return {"maps": _bytes(np.concatenate(levels)), "most": mosts, "prefix": prefixes}
+
+
+def _patch_of(query: str | None) -> tuple[int, int] | None:
+    """Row and column of a query that is a patch."""
+    place = re.fullmatch(r"patch (\d+),(\d+)", query or "")
+    return None if place is None else (int(place[1]), int(place[2]))
 
 
 def _grid_of(explanation: Explanation, block: int) -> tuple[int, int]:

@@ -38,8 +38,9 @@ function setUp(look) {
   let patch = [Math.floor(rows / 2), Math.floor(columns / 2)];
   canvas.width = columns;
   canvas.height = rows;
-  lines.width = columns * 8;
-  lines.height = rows * 8;
+  const unit = Math.ceil(896 / Math.max(rows, columns)); // pixels of a patch, for lines of one width on every grid
+  lines.width = columns * unit;
+  lines.height = rows * unit;
 
   // A token of a block holds 1, 2 x 2, 4 x 4 ... patches of the picture.
   const shownBlock = () => (!ofQuery() && !alike ? data.everyBlocks.at(-1) : data.blocks[Number(block.value)]);
@@ -92,12 +93,17 @@ function setUp(look) {
     find("head-said").textContent = !ofQuery() || Number(head.value) < 0 ? "mean of all" : data.heads[chosenHead()];
     find("said").textContent = words();
     drawWindows();
-    frame.hidden = ofQuery() || whose.value !== "patch";
-    const [down, across] = cell(), top0 = patch[0] - (patch[0] % down), left = patch[1] - (patch[1] % across);
+    const queried = ofQuery() ? data.queryPatch : whose.value === "patch" ? patch : null;
+    frame.hidden = !queried;
+    if (queried) placeFrame(...queried);
+  }
+
+  function placeFrame(row, column) {  // around the token that holds the patch
+    const [down, across] = cell(), top = row - (row % down), left = column - (column % across);
     frame.style.left = (100 * left) / columns + "%";
-    frame.style.top = (100 * top0) / rows + "%";
+    frame.style.top = (100 * top) / rows + "%";
     frame.style.width = (100 * Math.min(across, columns - left)) / columns + "%";
-    frame.style.height = (100 * Math.min(down, rows - top0)) / rows + "%";
+    frame.style.height = (100 * Math.min(down, rows - top)) / rows + "%";
   }
 
   function drawWindows() {  // a line wherever two neighbours cannot attend to one another
@@ -108,8 +114,8 @@ function setUp(look) {
     for (let row = 0; row < rows; row++) {
       for (let column = 0; column < columns; column++) {
         const own = numbers[tokenAt(row, column)];
-        if (column + 1 < columns && numbers[tokenAt(row, column + 1)] !== own) ink.fillRect(8 * column + 7, 8 * row, 2, 8);
-        if (row + 1 < rows && numbers[tokenAt(row + 1, column)] !== own) ink.fillRect(8 * column, 8 * row + 7, 8, 2);
+        if (column + 1 < columns && numbers[tokenAt(row, column + 1)] !== own) ink.fillRect(unit * (column + 1) - 1, unit * row, 2, unit);
+        if (row + 1 < rows && numbers[tokenAt(row + 1, column)] !== own) ink.fillRect(unit * column, unit * (row + 1) - 1, unit, 2);
       }
     }
   }
