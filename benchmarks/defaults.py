@@ -7,6 +7,7 @@
 Each run is `vitrail train DATA --out RUN --minutes M` and nothing else, but for the task where a set has several, and
 `--from` where it is fine-tuned. Then `vitrail evaluate` measures the same images again, and the score must be the run's
 own. Rows are kept in benchmarks/results/defaults.json by set, minutes and the kind of CPU, the table in defaults.md.
+A run that has little time measures itself on a sample; `evaluate` then takes all images, and the table says how many.
 With `--compare`, a row that lost more than its interval is marked. Nothing else should run meanwhile.
 
 `--work` holds what `benchmarks/train.py data` prepared (cifar10, fashion-mnist); the other sets come from the folder of
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import random
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -29,9 +29,9 @@ from typing import Any
 from training.places import BENCHMARKS, REPOSITORY, add_shared, dataset
 from training.results import machine
 from training.running import new_folder, vitrail_train
+from training.subsets import DATA, few_of_each, flowers, link_part
 
 RESULTS = BENCHMARKS / "results" / "defaults.md"
-DATA = REPOSITORY.parent / "shared" / "data"
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class Row:
     score: float  # by the run itself
     low: float
     high: float
-    evaluated: float  # by `vitrail evaluate` on the same images
+    evaluated: float  # by `vitrail evaluate` on all images of the part
     reported: float  # in the report's headline
     images: int  # measured on
     epochs: float
     evaluations: int
     taken: float  # seconds of the whole command
+    evaluated_images: int = 0  # more than `images` where the run measured a sample, to end in time
 
     @property
     def key(self) -> tuple[str, float, str]:
@@ -60,35 +61,6 @@ class Row:
 
 
 # ---- the sets: a function that makes the folder where it is not there, and the options besides --minutes
-
-
-def link_part(source: Path, target: Path, names: Sequence[str]) -> None:
-    for name in names:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).symlink_to((source / name).resolve())
-
-
-def few_of_each(source: Path, target: Path, each: int, tested: int) -> None:
-    """Of a folder {train,test}/<class>/, so many training images a class and so many to test on."""
-    for part, count in (("train", each), ("test", tested)):
-        for folder in sorted((source / part).iterdir()):
-            files = sorted(path.name for path in folder.iterdir())
-            random.Random(0).shuffle(files)
-            link_part(source / part / folder.name, target / part / folder.name, files[:count])
-
-
-def flowers(given: argparse.Namespace, target: Path, each: int = 10**6) -> None:
-    tested = set((given.data / "flowers_test.txt").read_text().split("\n"))
-    names = sorted(str(path.relative_to(given.data / "flowers")) for path in (given.data / "flowers").glob("*/*.jpg"))
-    random.Random(0).shuffle(names)
-    kept: dict[str, int] = {}
-    for name in names:
-        label = name.partition("/")[0]
-        part = "test" if name in tested else "train"
-        if part == "train" and kept.setdefault(label, 0) >= each:
-            continue
-        kept[label] = kept.get(label, 0) + (part == "train")
-        link_part(given.data / "flowers", target / part, [name])
 
 
 def digits(given: argparse.Namespace, target: Path) -> None:
@@ -175,6 +147,7 @@ def measure(name: str, minutes: float, given: argparse.Namespace) -> Row:
     metric = results["main_metric"]
     history = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     low, high = results["intervals"][metric]
+    evaluated, evaluated_images = evaluate(out / "model.safetensors", data, given)
     return Row(
         set=name,
         minutes=minutes,
@@ -185,7 +158,8 @@ def measure(name: str, minutes: float, given: argparse.Namespace) -> Row:
         score=results["metrics"][metric],
         low=low,
         high=high,
-        evaluated=evaluate(out / "model.safetensors", data, given),
+        evaluated=evaluated,
+        evaluated_images=evaluated_images,
         reported=headline(out / "report.html"),
         images=results["images"],
         epochs=trained.rows[-1]["epoch"],
@@ -203,10 +177,11 @@ def split_settings(options: Sequence[object], work: Path) -> tuple[list[object],
     return [], ["--settings", path]
 
 
-def evaluate(model: Path, data: Path, given: argparse.Namespace) -> float:
+def evaluate(model: Path, data: Path, given: argparse.Namespace) -> tuple[float, int]:
+    """The main metric, and of how many images."""
     command = [str(given.vitrail), "evaluate", str(model), str(data), "--json"]
     results = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    return results["metrics"][results["main_metric"]]
+    return results["metrics"][results["main_metric"]], results["images"]
 
 
 def headline(report: Path) -> float:
@@ -227,10 +202,18 @@ def show(row: Row, before: Row | None) -> str:
         changed = f"{before.score:.3f} → {row.score - before.score:+.3f}{' **worse**' if worse else ''}"
     cells = [
         row.set, f"{row.minutes:g}", row.metric, f"**{row.score:.3f}** ({row.low:.3f} to {row.high:.3f})",
-        f"{row.images:,}", f"{row.evaluated:.3f}", f"{row.epochs:.1f}", str(row.evaluations), f"{row.taken / 60:.2f}",
+        f"{row.images:,}", agreement(row), f"{row.epochs:.1f}", str(row.evaluations), f"{row.taken / 60:.2f}",
         changed,
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
+
+
+def agreement(row: Row) -> str:
+    """What `evaluate` and the report say. On the same images both must be the run's own score."""
+    if row.evaluated_images > row.images:
+        return f"{row.evaluated:.3f} of {row.evaluated_images:,}"
+    same = abs(row.evaluated - row.score) < 5e-4 and abs(row.reported - row.score) < 1e-3
+    return f"{row.evaluated:.3f}" + ("" if same else " **differs**")
 
 
 def table(rows: Sequence[Row], earlier: dict[tuple[str, float, str], Row]) -> list[str]:

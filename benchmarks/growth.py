@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from attention import status
 from PIL import Image, ImageDraw, ImageFont
 
-from attention import status
 from training.results import table_row
 
 RESULTS = Path(__file__).parent / "results"
@@ -117,7 +117,9 @@ def write_page(rows: Sequence[dict[str, Any]]) -> None:
         if len(swin) > 2:
             slope, _, r2 = line(swin, what)
             good = "at least" if r2 >= LEAST_R2 else "BELOW"
-            lines.append(f"- Swin-T, {words.format(slope * unit)} a patch, R2 of the line {r2:.4f} ({good} {LEAST_R2}).")
+            lines.append(
+                f"- Swin-T, {words.format(slope * unit)} a patch, R2 of the line {r2:.4f} ({good} {LEAST_R2})."
+            )
     lines += ["", "![time](growth-time.png)", "![memory](growth-memory.png)"]
     (RESULTS / "growth.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     plot(rows, "seconds", 1.0, "seconds for one image").save(RESULTS / "growth-time.png")

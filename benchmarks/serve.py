@@ -51,10 +51,10 @@ LOOKS = 30
 # ---- a model and images with known answers
 
 
-def save_model(path: Path) -> None:
-    """S/16 with larger weights than training starts from, so that images get clearly different answers."""
+def save_model(path: Path, preset: str = "S/16") -> None:
+    """A model with larger weights than training starts from, so that images get clearly different answers."""
     torch.manual_seed(0)
-    model = vitrail.ViT(vitrail.preset("S/16", classes=CLASSES)).eval()
+    model = vitrail.ViT(vitrail.preset(preset, classes=CLASSES)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
@@ -122,9 +122,9 @@ class Tally:
 
 
 class Server:
-    def __init__(self, model: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, model: Path, environment: dict[str, str] | None = None, stderr: int | None = None) -> None:
         command = [sys.executable, "-m", "vitrail", "serve", str(model), "--port", "0"]
-        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().rstrip().rstrip("/").rpartition(":")[2])
 

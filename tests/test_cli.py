@@ -35,6 +35,8 @@ def modules_after(code: str) -> set[str]:
         ["--help"],
         ["--version"],
         ["check", "--help"],
+        ["models", "--help"],
+        ["models"],
         ["info", "--help"],
         ["convert", "--help"],
         ["predict", "--help"],

@@ -8,28 +8,29 @@ import pytest
 
 pytest.importorskip("resource")  # the fuzzer sets limits, which Windows does not have
 
-from benchmarks.fuzz import JSON_TARGETS, TARGETS, mutate_json, read_or_refuse, seeds_of
+from benchmarks.fuzz import TARGETS, read_or_refuse
+from benchmarks.fuzzing.json_mutation import mutate_json
 
 FINDS = sorted((Path(__file__).parent / "finds").iterdir())
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_runs_on_its_seeds(target: str, tmp_path: Path) -> None:
-    for seed in seeds_of(target):
-        read_or_refuse(TARGETS[target], seed, tmp_path)
+    for seed in TARGETS[target].seeds():
+        read_or_refuse(TARGETS[target].read, seed, tmp_path)
 
 
-@pytest.mark.parametrize("target", JSON_TARGETS)
+@pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.json])
 def test_json_is_changed_as_json(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.fuzz.mutate_bytes", lambda data, longest: data)
-    seed = seeds_of(target)[0]
+    monkeypatch.setattr("benchmarks.fuzzing.json_mutation.mutate_bytes", lambda data, longest: data)
+    seed = TARGETS[target].seeds()[0]
     changed = {mutate_json(seed, 10**6, number) for number in range(100)}
     assert len(changed) > 50
     for data in sorted(changed):
-        read_or_refuse(TARGETS[target], data, tmp_path)
+        read_or_refuse(TARGETS[target].read, data, tmp_path)
 
 
 @pytest.mark.parametrize("find", FINDS, ids=lambda find: find.name)
 def test_what_was_found_is_mended(find: Path, tmp_path: Path) -> None:
     """A file is called after its target: `coco-...`."""
-    read_or_refuse(TARGETS[find.name.partition("-")[0]], find.read_bytes(), tmp_path)
+    read_or_refuse(TARGETS[find.name.partition("-")[0]].read, find.read_bytes(), tmp_path)

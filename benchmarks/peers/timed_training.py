@@ -17,11 +17,16 @@ LOG_EVERY = 30  # seconds
 
 
 def train_for(
-    minutes: float, optimizer: torch.optim.Optimizer, batch_loss: Callable[[], Tensor], clip: float | None = None
+    minutes: float,
+    optimizer: torch.optim.Optimizer,
+    batch_loss: Callable[[], Tensor],
+    clip: float | None = None,
+    shape: str = "cosine",
 ) -> tuple[int, float]:
     """Steps until so many minutes after the process was started -> steps, seconds.
 
-    batch_loss: draws the next batch and gives its loss. clip: the largest norm of the gradient.
+    batch_loss: draws the next batch and gives its loss. clip: the largest norm of the gradient. shape: how the learning
+    rate falls after its warm-up, cosine or linear.
     """
     begin, budget = since_start(), 60 * minutes
     peaks = [group["lr"] for group in optimizer.param_groups]
@@ -31,7 +36,7 @@ def train_for(
         if steps and begin + seconds + 0.5 * seconds / steps > budget:  # the nearest whole step to the end
             return steps, seconds
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = peak * lr_factor(seconds / max(1e-9, budget - begin))
+            group["lr"] = peak * lr_factor(seconds / max(1e-9, budget - begin), shape)
         loss = batch_loss()
         optimizer.zero_grad()
         loss.backward()
@@ -44,11 +49,12 @@ def train_for(
             print(f"{begin + seconds:.0f} s, step {steps}, loss {loss.item():.3f}", flush=True)
 
 
-def lr_factor(progress: float) -> float:
+def lr_factor(progress: float, shape: str = "cosine") -> float:
     """The part of the peak learning rate at this part of the time."""
     if progress < WARMUP:
         return (progress + 1e-3) / (WARMUP + 1e-3)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARMUP) / (1 - WARMUP))))
+    left = min(1.0, (progress - WARMUP) / (1 - WARMUP))
+    return 1 - left if shape == "linear" else 0.5 * (1 + math.cos(math.pi * left))
 
 
 def decay_groups(model: nn.Module, decay: float) -> list[dict[str, object]]:

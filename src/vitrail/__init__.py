@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitrail.commands.evaluate import evaluate as evaluate
     from vitrail.commands.explain import explain as explain
     from vitrail.commands.make_data import make_data as make_data
+    from vitrail.commands.models import models as models
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
     from vitrail.errors import VitrailError as VitrailError
@@ -52,6 +53,7 @@ _HOMES = {
     "explain": "vitrail.commands.explain",
     "load": "vitrail.inference.loaded_model",
     "make_data": "vitrail.commands.make_data",
+    "models": "vitrail.commands.models",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
     "serve": "vitrail.commands.serve",
@@ -80,6 +82,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "explain",
     "load",
     "make_data",
+    "models",
     "preset",
     "preset_names",
     "serve",

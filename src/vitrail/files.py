@@ -4,13 +4,17 @@ then renamed into it."""
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.errors import VitrailError
 from vitrail.text import shown
+
+DAY = 24 * 3600.0
 
 
 @contextlib.contextmanager
@@ -19,6 +23,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(path.parent, path.name, DAY)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         os.close(handle)
     except OSError as error:
@@ -34,6 +39,17 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise VitrailError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path, name: str | None = None, seconds: float = 0.0) -> None:
+    """What `replacing` left in a folder when its process was killed, for the file of this name or for all.
+
+    seconds: that nobody has written to it for; another process may still be writing those that are younger."""
+    pattern = f".{'*' if name is None else glob.escape(name)}.????????.part"
+    for part in folder.glob(pattern):
+        with contextlib.suppress(OSError):  # another process was faster
+            if time.time() - part.stat().st_mtime >= seconds:
+                part.unlink()
 
 
 def read_text(path: Path) -> str:

@@ -86,10 +86,10 @@ def png_strip(width: int = 49_000_000) -> bytes:
     return png(width, 1, zlib.compress(b"\0" * (width + 1), 9), mode=0)
 
 
-def jpeg2000(size: int = 2000, precinct: int = 1, components: int = 3, levels: int = 5) -> bytes:
+def jpeg2000(size: int = 2000, precinct: int = 1, components: int = 3, levels: int = 5, layers: int = 1) -> bytes:
     """A codestream of no pixels whose precincts have sides of 2 ** precinct."""
     siz = struct.pack(">HIIIIIIIIH", 0, size, size, 0, 0, size, size, 0, 0, components) + b"\x07\1\1" * components
-    cod = struct.pack(">BBHBBBBBB", 1, 0, 1, 0, levels, 0, 0, 0, 1) + bytes([precinct * 0x11]) * (levels + 1)
+    cod = struct.pack(">BBHBBBBBB", 1, 0, layers, 0, levels, 0, 0, 0, 1) + bytes([precinct * 0x11]) * (levels + 1)
     qcd = b"\x40" + b"\x48" * (3 * levels + 1)
     segments = [(0xFF51, siz), (0xFF52, cod), (0xFF5C, qcd)]
     head = b"\xff\x4f" + b"".join(struct.pack(">HH", marker, len(part) + 2) + part for marker, part in segments)

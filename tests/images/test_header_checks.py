@@ -17,7 +17,7 @@ from tests.images import hostile
 from vitrail.cli import main
 from vitrail.images.decode import read_image
 from vitrail.images.decode_limits import decode_limits, limit_decoding
-from vitrail.images.jpeg2000_header import precincts_of
+from vitrail.images.jpeg2000_header import Precincts, precincts_of
 from vitrail.images.tiff_header import TiffPage, tiff_pages
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.read_source import read_source
@@ -27,6 +27,7 @@ from vitrail.weights.preprocessing import Preprocessing
 REFUSED: list[tuple[Callable[[], bytes], int, str]] = [
     (hostile.jpeg2000, 3, "precincts"),
     (hostile.jpeg2000_in_boxes, 3, "precincts"),
+    (lambda: hostile.jpeg2000(size=1000, precinct=3, layers=65_535), 3, "in 65,535 layers"),  # 7 GB
     (hostile.tiff_of_one_tile, 3, "in tiles of 16,000 x 16,000"),
     (hostile.tiff_of_one_tile, 5, "in tiles of 16,000 x 16,000"),
     (hostile.tiff_of_small_tiles, 3, "409,600 strips or tiles"),
@@ -73,7 +74,9 @@ def test_a_tiff_says_what_it_is(options: dict[str, object]) -> None:
         rowsperstrip=None if "tile" in options else 8,
     )
     tile, parts = ((16, 16), 6) if "tile" in options else (None, 5)
-    assert list(tiff_pages(buffer.getvalue())) == [TiffPage(30, 40, 3, tile, parts)]
+    (page,) = tiff_pages(buffer.getvalue())
+    assert page == TiffPage(30, 40, 3, tile, parts, page.directory)
+    assert 0 < page.directory < 400 and page.directory % (20 if "big_tiff" in options else 12) == 0
 
 
 def test_directories_that_lead_in_a_circle_end() -> None:
@@ -84,13 +87,44 @@ def test_directories_that_lead_in_a_circle_end() -> None:
     assert list(tiff_pages(b"II*\0")) == [] and list(tiff_pages(bytes(data[:40]))) == []
 
 
+def test_a_directory_beyond_every_file_has_no_pages() -> None:
+    """Found by fuzzing: an offset of 64 bits, which no buffer has."""
+    for offset in (2**63, 2**64 - 1):
+        assert list(tiff_pages(struct.pack("<2sHHHQ", b"II", 43, 8, 0, offset))) == []
+        box = struct.pack(">I4sQ", 1, b"free", offset)
+        assert precincts_of(hostile.jpeg2000_in_boxes()[:12] + box * 2) is None
+
+
+def test_directories_that_overlap_are_refused() -> None:
+    """Ten thousand of them, each of thousands of entries, in a file that has room for one."""
+    entries, count = 5000, 9000
+    data = bytearray(struct.pack("<2sHI", b"II", 42, 8)) + bytes(12 * entries + 6 * count)
+    for number in range(count):  # each begins 6 bytes after the one before; its pointer to the next lies behind it
+        start = 8 + 6 * number
+        struct.pack_into("<H", data, start, entries)
+        struct.pack_into("<I", data, start + 2 + 12 * entries, start + 6)
+    with pytest.raises(UnreadableImage, match="directories overlap"):
+        read_image(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "markers", [b"\xff\x93", b"\xff\x90\0\x0a\0\0\0\0\0\x0e\0\1\xff\x93\xff\x93\0\0"], ids=["no tile", "twice"]
+)
+def test_a_codestream_that_stands_still_ends(markers: bytes) -> None:
+    """Data without a tile-part, or a second time in one: where it leads is where it was."""
+    head = hostile.jpeg2000()
+    tile = head.index(b"\xff\x90\0\x0a")
+    assert precincts_of(head[:tile] + markers + bytes(70_000)) == precincts_of(head)
+
+
 def test_an_ordinary_jpeg_2000_has_few_precincts() -> None:
     buffer = io.BytesIO()
     Image.fromarray(np.zeros((600, 800, 3), np.uint8)).save(buffer, "JPEG2000", precinct_size=(128, 128))
-    precincts, pixels = precincts_of(buffer.getvalue())
-    assert 3 * 5 * 7 < precincts < 1000 and pixels == 600 * 800
+    found = precincts_of(buffer.getvalue())
+    assert found is not None and 3 * 5 * 7 < found.precincts < 1000 and found.pixels == 600 * 800
+    assert (found.layers, found.resolutions) == (1, 6)
     assert read_image(buffer.getvalue()).shape == (600, 800, 3)
-    assert precincts_of(hostile.jpeg2000(size=2000, precinct=15)) == (3 * 6 * 4, 2000 * 2000)
+    assert precincts_of(hostile.jpeg2000(precinct=15, layers=9)) == Precincts(3 * 6 * 4, 9, 6, 2000 * 2000)
 
 
 def test_a_strip_too_thin_for_the_model(tmp_path: Path) -> None:

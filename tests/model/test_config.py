@@ -11,8 +11,7 @@ import pytest
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import CHOICES, ViTConfig
-from vitrail.model.networks import config_from_json
-from vitrail.model.presets import preset, preset_names
+from vitrail.model.presets import config_from_json, preset, preset_names
 
 ALL_CHANGED = {
     "image_size": (32, 48),
@@ -22,6 +21,7 @@ ALL_CHANGED = {
     "stem_blocks": 0,  # goes with another stem
     "stem_maps": "fine",  # so does this
     "feature_channels": 12,
+    "cnn": None,  # goes with square patches
     "patch_bias": False,
     "cls_token": True,
     "cls_init": "zeros",
@@ -30,19 +30,28 @@ ALL_CHANGED = {
     "positions": "sincos2d",
     "cls_position": "learned",
     "resample": "bicubic",
+    "rotary": True,
     "rotary_base": 50.0,
+    "rotary_grid": (16, 8),
+    "rotary_start": 1.0,
+    "rotary_bfloat16": True,
+    "relative_bias": False,  # goes without windows
     "stem_norm": True,
     "width": 64,
     "depth": 3,
     "heads": 4,
     "mlp_width": 100,
+    "mlp_norm": True,
     "activation": "swiglu",
     "norm": "post",
     "norm_eps": 1e-5,
     "qkv_bias": False,
     "qk_norm": True,
     "layer_scale": 0.1,
+    "attention_window": 2,
+    "global_blocks": 0,
     "pool": "cls",
+    "pool_heads": None,  # goes with another pool
     "final_norm": "pooled",
     "classes": 7,
     "head": "mlp",
@@ -58,13 +67,18 @@ ALL_CHANGED = {
 }
 
 
-CONFIGS = [ViTConfig(), ViTConfig(**ALL_CHANGED), ViTConfig(stem="conv", stem_blocks=3, stem_maps="wide")]
+CONFIGS = [
+    ViTConfig(),
+    ViTConfig(**ALL_CHANGED),
+    ViTConfig(stem="conv", stem_blocks=3, stem_maps="wide"),
+    ViTConfig(stem="features", cnn="timm:resnet18", feature_channels=256),
+]
 
 
 # ---- JSON both ways
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["defaults", "all changed", "stem blocks"])
+@pytest.mark.parametrize("config", CONFIGS, ids=["defaults", "all changed", "stem blocks", "cnn"])
 def test_a_config_survives_json(config):
     assert ViTConfig.from_json(config.to_json()) == config
     assert ViTConfig.from_dict(config.to_dict()) == config
@@ -231,7 +245,16 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(field, value):
         ({"width": 100, "heads": 3}, "width 100 is not divisible by heads 3"),
         ({"width": 9, "heads": 1, "positions": "sincos1d"}, "'sincos1d' need a width divisible by 2, not 9"),
         ({"width": 6, "heads": 1, "positions": "sincos2d"}, "'sincos2d' need a width divisible by 4, not 6"),
-        ({"width": 12, "heads": 2, "positions": "rotary"}, r"'rotary' .* divisible by 4, not 12 / 2 = 6"),
+        ({"width": 12, "heads": 2, "positions": "rotary"}, "rotary positions need .* divisible by 4, not 12 / 2 = 6"),
+        ({"width": 12, "heads": 2, "rotary": True}, "rotary positions need .* divisible by 4, not 12 / 2 = 6"),
+        ({"positions": "none", "rotary": True}, "rotary true goes with added positions, not with 'none'"),
+        ({"rotary_grid": (16, 16)}, "rotary_grid .* go with rotary positions, not 'learned'"),
+        ({"rotary_bfloat16": True}, "rotary_bfloat16 go with rotary positions, not 'learned'"),
+        ({"positions": "rotary", "rotary_start": 1.0}, "rotary_start 1 needs rotary_grid"),
+        ({"rotary": True, "rotary_grid": (0, 16)}, "rotary_grid is a whole number above 0"),
+        ({"relative_bias": True, "attention_window": 4}, "attention_window 4 goes without relative_bias"),
+        ({"pool_heads": 8}, "pool_heads 8 goes with pool 'attention'"),
+        ({"pool": "attention", "pool_heads": 5}, "a width that it divides, not with 'attention' and 384"),
         ({"stem": "features"}, "'features' needs feature_channels"),
         ({"feature_channels": 64}, "feature_channels 64 goes with stem 'features', not 'linear'"),
         ({"head_width": 64}, "head_width 64 goes with head 'mlp', not 'linear'"),

@@ -20,8 +20,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import cost
 from vitrail.model.encoder import Encoder
-from vitrail.model.networks import build_network
-from vitrail.model.presets import preset, preset_names
+from vitrail.model.presets import build_network, preset, preset_names
 from vitrail.model.vit import ViT
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 32, "depth": 2, "heads": 4, "classes": 10}
@@ -78,9 +77,9 @@ class ChannelsByPooling(nn.Module):
 
 def whole_forward(model: ViT, images: Tensor) -> Tensor:
     """Every token through every block, then the answer: what papers count."""
-    x, rope, _ = model.embed(images)
+    x, rope, grid = model.embed(images)
     for block in model.blocks:
-        x = block(x, rope)
+        x = block(x, rope, grid=grid)
     return model.answer(x)
 
 
@@ -103,6 +102,7 @@ def test_multiply_adds_and_parameters_are_exact(changes: dict, batch: int) -> No
 
 
 DENSE_HEADS: list[dict] = [
+    {"head": "mask_decoder", "attention_window": 3, "depth": 3},
     {"head": "mask_linear"},
     {"head": "mask_decoder"},
     {"head": "mask_decoder", "stem": "conv"},
@@ -137,7 +137,8 @@ def test_any_config_is_counted_exactly(data: st.DataObject) -> None:
         stem=draw(st.sampled_from(["linear", "conv"])),
         cls_token=True if pool in ("cls", "cls_mean") else draw(st.booleans()),
         registers=draw(st.integers(0, 3)),
-        positions=draw(st.sampled_from(["learned", "sincos1d", "sincos2d", "rotary", "none"])),
+        positions=(positions := draw(st.sampled_from(["learned", "sincos1d", "sincos2d", "rotary", "none"]))),
+        rotary=positions not in ("rotary", "none") and draw(st.booleans()),
         width=heads * 4 * draw(st.integers(1, 4)),
         heads=heads,
         depth=draw(st.integers(1, 3)),
@@ -147,8 +148,13 @@ def test_any_config_is_counted_exactly(data: st.DataObject) -> None:
         final_norm=draw(st.sampled_from([None, "tokens", "pooled", "none"])),
         qkv_bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()),
+        mlp_norm=draw(st.booleans()),
+        relative_bias=(biased := draw(st.booleans())),
         layer_scale=draw(st.sampled_from([None, 0.1])),
+        attention_window=(window := 0 if biased else draw(st.integers(0, 3))),
+        global_blocks=draw(st.sampled_from([None, 0, 1])) if window else None,
         pool=pool,
+        pool_heads=draw(st.sampled_from([None, 2, 4])) if pool == "attention" else None,
         classes=draw(st.integers(0, 5)),
         head=draw(st.sampled_from(["linear", "mlp"])),
         head_bias=draw(st.booleans()),
@@ -284,6 +290,11 @@ class LiveBytes(TorchDispatchMode):
         preset("Ti/16", depth=2, activation="swiglu", mlp_width=512),
         preset("Ti/16", depth=2, activation="quick_gelu", pool="attention"),
         preset("Ti/16", depth=2, positions="rotary", qk_norm=True, mlp_width=192),
+        preset("Ti/16", depth=2, rotary=True, rotary_grid=16, activation="swiglu", mlp_norm=True, mlp_width=512),
+        preset("Ti/16", depth=2, mlp_norm=True),
+        preset("Ti/16", depth=2, attention_window=4, mlp_width=192),
+        preset("Ti/16", depth=2, attention_window=7, global_blocks=0, registers=4, positions="rotary", mlp_width=192),
+        preset("Ti/16", depth=2, relative_bias=True),
     ],
     ids=lambda config: f"{config.stem}-{config.patch_size[0]}-{config.activation}-{config.positions}",
 )

@@ -8,7 +8,7 @@ import pytest
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
-from timm.layers import resample_abs_pos_embed
+from timm.layers import RotaryEmbeddingCat, resample_abs_pos_embed
 
 from vitrail.model.config import CHOICES
 from vitrail.model.positions import FixedPositions, RotaryPositions, resample, rotate
@@ -33,6 +33,15 @@ def test_bicubic_resampling_is_timms(old, new, antialias):
         table[None], list(new), list(old), num_prefix_tokens=0, interpolation="bicubic", antialias=antialias
     )[0]
     torch.testing.assert_close(resample(table, old, new, "bicubic_antialias" if antialias else "bicubic"), theirs)
+
+
+@pytest.mark.parametrize(("old", "new"), GRIDS)
+def test_bilinear_resampling_is_timms(old, new):
+    table = torch.randn(old[0] * old[1], 6)
+    theirs = resample_abs_pos_embed(
+        table[None], list(new), list(old), num_prefix_tokens=0, interpolation="bilinear", antialias=True
+    )[0]
+    torch.testing.assert_close(resample(table, old, new, "bilinear_antialias"), theirs)
 
 
 @pytest.mark.parametrize(("old", "new"), [grids for grids in GRIDS if grids[0][0] == grids[0][1]])
@@ -75,10 +84,10 @@ def test_rows_stay_rows_and_columns_columns(rule, old, new):
     torch.testing.assert_close(there[..., 0], torch.full(new, 0.7))
     torch.testing.assert_close(there[..., 1], there[:, :1, 1].expand(new))
     torch.testing.assert_close(there[..., 2], there[:1, :, 2].expand(new))
-    if old[0] > 1 and new[0] > 1:
-        assert (there[:, 0, 1].diff() > 0).all()
-    if old[1] > 1 and new[1] > 1:
-        assert (there[0, :, 2].diff() > 0).all()
+    flat = rule.startswith("bilinear")  # beyond the middle of the first and the last patch
+    for steps, axis in ((there[:, 0, 1].diff(), 0), (there[0, :, 2].diff(), 1)):
+        if old[axis] > 1 and new[axis] > 1:
+            assert (steps >= 0).all() and steps.sum() > 0 if flat else (steps > 0).all()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -134,6 +143,19 @@ def test_rotary_turns_are_dinov3s(dinov3, grid, width, heads, base):
     cos, sin = dinov3.DINOv3ViTRopePositionEmbedding(config).eval()(pixels)
     ours = rotary(width=width, heads=heads, rotary_base=base)(grid)
     torch.testing.assert_close(ours, torch.stack([cos, sin]), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (14, 14), (3, 7), (1, 6)])
+@pytest.mark.parametrize("start", [0.0, 1.0])
+def test_counted_turns_are_those_of_eva(grid, start):
+    """timm's, of neighbouring dims, in the order of ours."""
+    theirs = RotaryEmbeddingCat(
+        16, in_pixels=False, ref_feat_shape=(16, 8), grid_offset=start, temperature=10000.0
+    ).get_embed(grid)
+    sin, cos = theirs.chunk(2, dim=-1)
+    order = [*range(0, 16, 2), *range(1, 16, 2)]
+    ours = rotary(width=32, heads=2, rotary_base=10000.0, rotary_grid=(16, 8), rotary_start=start)(grid)
+    torch.testing.assert_close(ours, torch.stack([cos[:, order], sin[:, order]]), atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 5])

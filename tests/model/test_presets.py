@@ -7,8 +7,7 @@ import torch
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
-from vitrail.model.networks import build_network
-from vitrail.model.presets import is_preset, preset, preset_names
+from vitrail.model.presets import build_network, is_preset, preset, preset_names
 from vitrail.model.vit import ViT
 
 
@@ -44,6 +43,8 @@ def count(model):
         ("swinv2-T", 28_347_154),
         ("swinv2-B", 87_918_816),
         ("swinv2-L", 196_739_932),
+        ("DINOv3-S/16", 21_596_544 - 384 + 12 * 384),  # and a bias of the keys, which there has none
+        ("DINOv3-7B/16", 6_716_362_752 - 4096 + 40 * 4096),
     ],
 )
 def test_a_preset_has_the_published_number_of_parameters(name, parameters):
@@ -53,7 +54,7 @@ def test_a_preset_has_the_published_number_of_parameters(name, parameters):
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_builds_and_runs_on_the_meta_device(name):
     config = preset(name)
-    model = build_on_meta(config)
+    model = build_on_meta(config).to("meta")  # fixed positions too
     assert all(parameter.is_meta for parameter in model.parameters())
     answer = model(torch.zeros(2, 3, *config.image_size, device="meta"))
     assert answer.shape == (2, config.classes or config.pooled_width)
@@ -77,7 +78,9 @@ def test_names_are_unique_and_the_sizes_are_the_well_known_ones():
         ("L/16", 1024, 24, 16, 4096),
         ("H/14", 1280, 32, 16, 5120),
         ("g/14", 1408, 40, 16, 6144),
+        ("So400m/14", 1152, 27, 16, 4304),
         ("DINOv2-g/14", 1536, 40, 24, 4096),
+        ("DINOv3-H+/16", 1280, 32, 20, 5120),
     ],
 )
 def test_the_numbers_of_each_size(name, width, depth, heads, mlp_width):
@@ -146,7 +149,7 @@ def test_an_unknown_change_is_refused_with_a_suggestion():
         "DINO-S/16-reg",
         "DeiT-S/16-reg",
         "S/16-distilled",
-        "DINOv3-S/16",
+        "DINOv3-S/14",
         "DINOv2-S/14-reg-reg",
     ],
 )

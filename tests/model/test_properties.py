@@ -48,6 +48,8 @@ def configs(draw):
         qkv_bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()),
         layer_scale=draw(st.sampled_from([None, 0.5])),
+        attention_window=(window := draw(st.integers(0, 2))),
+        global_blocks=draw(st.sampled_from([None, 0, 1])) if window else None,
         classes=draw(st.integers(0, 4)),
         head_width=draw(st.none() | st.integers(1, 5)) if pick["head"] == "mlp" else None,
         head_bias=draw(st.booleans()),

@@ -326,7 +326,11 @@ def test_inductor_compiles_the_model(lively):
 # ---- export
 
 
-@pytest.mark.parametrize("changes", [{"distillation": True}, {"pool": "attention", "stem": "conv"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{"distillation": True}, {"pool": "attention", "stem": "conv"}, {"attention_window": 3, "global_blocks": 0}],
+    ids=str,
+)
 def test_an_exported_model_gives_the_same_answer(lively, changes):
     model, images = lively(tiny(depth=1, **changes)), pictures()
     program = export(model, (images,)).module()
@@ -361,6 +365,9 @@ def test_an_exported_model_can_have_a_free_size(lively, changes):
 def test_a_free_size_is_refused_where_it_would_go_wrong():
     model = ViT(tiny(resample="bicubic_offset")).eval()
     with pytest.raises(VitrailError, match="'bicubic_offset' needs a fixed image size in an export"):
+        export(model, (pictures(2, 24, 32),), dynamic_shapes=FREE)
+    model = ViT(tiny(attention_window=3, global_blocks=0)).eval()
+    with pytest.raises(VitrailError, match="attention_window needs a fixed image size in an export"):
         export(model, (pictures(2, 24, 32),), dynamic_shapes=FREE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import pytest
 
 from tests.images import hostile
 from tests.serving.conftest import checkpoint
-from tests.serving.server import Server, ThreadServer, picture, until
+from tests.serving.server import AppClient, Server, ThreadServer, picture, until
 from tests.serving.test_batching import async_test
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.model.presets import preset
@@ -281,3 +282,21 @@ def test_the_options_reach_the_processes(model_file: Path) -> None:
     assert server.send("/v1/predict", data).status == 200
     assert server.send("/v1/predict", hostile.jpeg2000(precinct=15)).status == 422
     assert server.stop() == 0
+
+
+@pytest.mark.parametrize(("path", "images"), [("/v1/predict", 1), ("/v1/predict", 2), ("/v1/look", 1)])
+def test_a_refused_image_is_not_kept(path: str, images: int) -> None:
+    """Neither in a circle of exception, traceback and future: those wait for a collector that comes after a hundred
+    requests, and so did the bytes of all their images."""
+    client = AppClient(checkpoint())
+    upload = [b"x" * 100_000, picture()][:images]
+    client.send(path, *upload)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert client.send(path, *upload).status == (422 if images == 1 else 200)
+        assert not [one for one in gc.get_objects() if type(one) is UnreadableImage]
+    finally:
+        gc.enable()
+        client.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import signal
 import threading
@@ -254,6 +255,40 @@ async def test_an_explanation_ends_with_its_client() -> None:
     assert await turns.thread.submit(7) == 7  # the thread is free
     assert turns.done == [0, [7]]
     turns.thread.stop()
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["its client leaves", "it fails"])
+@async_test
+async def test_what_an_explanation_held_is_freed_when_it_ends(left: bool) -> None:
+    """Not when the collector comes: in a circle of exception, traceback and results were all tensors of each."""
+
+    class Failure(Exception): ...
+
+    turns = Turns()
+
+    def long() -> None:
+        assert turns.step.acquire(timeout=60)
+        turns.thread.take_turns()
+        raise Failure
+
+    gc.collect()
+    gc.disable()
+    try:
+        explanation = asyncio.ensure_future(turns.thread.call(long))
+        while turns.thread.queue_length:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        if left:
+            explanation.cancel()
+        turns.step.release()
+        await asyncio.wait([explanation])
+        assert left or isinstance(explanation.exception(), Failure)
+        del explanation
+        assert await turns.thread.submit(7) == 7  # the thread has done with it
+        assert not [one for one in gc.get_objects() if type(one) in (Abandoned, Failure)]
+    finally:
+        gc.enable()
+        turns.thread.stop()
 
 
 def test_predictions_are_answered_while_explanations_run(monkeypatch: pytest.MonkeyPatch) -> None:

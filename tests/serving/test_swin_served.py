@@ -11,8 +11,7 @@ import torch
 from tests.serving.server import AppClient, form, picture, unpacked
 from tests.serving.test_heads import DATA, LABELS, TASKS, assert_close
 from vitrail.inference.predictor import Predictor
-from vitrail.model.networks import build_network
-from vitrail.model.presets import preset
+from vitrail.model.presets import build_network, preset
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 

@@ -79,6 +79,14 @@ def test_boxes_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None
     assert result["metrics"]["AP50"] == pytest.approx(finished.results["metrics"]["AP50"], abs=0.02)
 
 
+@pytest.mark.parametrize("task", ["segment", "detect", "depth"])
+def test_the_default_command_with_minutes(few: Path, tmp_path: Path, task: str) -> None:
+    """Nothing set but the time: size, batch and steps are chosen by measuring the network of the task."""
+    finished = vitrail.train(few, tmp_path / "run", task=task, minutes=0.03)
+    assert finished.state.step >= 1 and finished.plan.deadline > 0
+    assert finished.results["images"] == len(finished.items) > 0
+
+
 @pytest.mark.parametrize("task", ["segment", "detect"])
 def test_a_killed_run_goes_on_bit_for_bit(few: Path, tmp_path: Path, task: str) -> None:
     settings = tmp_path / "settings.toml"

@@ -15,8 +15,7 @@ from tests.training.running import vitrail as command
 from tests.training.test_agreement import write_spots
 from vitrail.commands.make_data import make_data
 from vitrail.errors import VitrailError
-from vitrail.model.networks import build_network
-from vitrail.model.presets import preset
+from vitrail.model.presets import build_network, preset
 from vitrail.tasks.registry import task_names
 from vitrail.training.checkpointing import Checkpoints
 from vitrail.training.optim.lora import add_low_rank, merge_low_rank

@@ -45,12 +45,16 @@ class ConvertOptions(TypedDict, total=False):
     classes: Annotated[int, Option("a new head for so many; 0: no head", metavar="N", parse=count_or_none)]
     channels: Annotated[int, Option("adapt the stem to so many input channels", metavar="N", parse=count)]
     image_size: Annotated[tuple[int, int], Option("resample the positions to this size", metavar="H[xW]", parse=size)]
+    attention_window: Annotated[
+        int,
+        Option("attention inside windows of so many patches a side, for large images", metavar="N", parse=count),
+    ]
     heads: Annotated[int, Option("attention heads, where the weights do not tell", metavar="N", parse=count)]
     family: Annotated[str, Option("whose names the weights have, where that is not clear", metavar="NAME")]
 
 
 def run_convert(
-    src: Annotated[str, Argument("a file, a folder, or a hub id", "SRC")],
+    src: Annotated[str, Argument("a file, a folder, a published name such as dinov2-s, or a hub id", "SRC")],
     dst: Annotated[str, Argument("the file or folder to write", "DST")],
     to: Annotated[str, Option("whose format to write", choices=FORMATS)] = "vitrail",
     **changes: Unpack[ConvertOptions],

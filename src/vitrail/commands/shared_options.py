@@ -11,8 +11,8 @@ from vitrail.options import Option
 from vitrail.tasks.registry import task_names
 
 DATA = "a folder, a CSV or Parquet table, or a COCO file"  # help texts of arguments
-MODEL = "a model file or folder, or a hub id"
-MODEL_OR_PRESET = "a model file or folder, a hub id, or a preset such as S/16"
+MODEL = "a model file or folder, a published name such as vit-s-in1k, or a hub id"
+MODEL_OR_PRESET = "a model file or folder, a preset such as S/16, a published name such as dinov2-s, or a hub id"
 
 MAX_PIXELS = Option(
     "pixels of an image; a larger one counts as unreadable", metavar="N", parse=count, unset="179 million"

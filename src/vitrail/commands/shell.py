@@ -20,7 +20,7 @@ from vitrail.options import Option, option_in, options_of
 
 @dataclass(frozen=True)
 class Argument:
-    """A positional argument of a command."""
+    """A positional argument of a command. It may be left out where the parameter has a default."""
 
     help: str
     metavar: str
@@ -38,9 +38,11 @@ def click_command(run: Callable[..., int | None]) -> click.Command:
         }
         return run(**given) or 0
 
+    signature = inspect.signature(inspect.unwrap(run)).parameters
+    may_be_left_out = {key for key, parameter in signature.items() if parameter.default is not parameter.empty}
     parameters: list[click.Parameter] = [
-        click.Argument([key], type=_argument_type(argument), nargs=-1 if argument.several else 1, required=True,
-                       metavar=argument.metavar)
+        click.Argument([key], type=_argument_type(argument), nargs=-1 if argument.several else 1,
+                       required=key not in may_be_left_out, metavar=argument.metavar)
         for key, argument in arguments.items()
     ]  # fmt: skip
     shell_options = {key: entry for key, entry in options.items() if entry[0].shell}

@@ -25,7 +25,14 @@ else:
 
 class TrainOptions(DataOptions, total=False):
     model: Annotated[str | None, Option("a preset such as S/16 or swin-T", metavar="NAME", unset="chosen")]
-    start: Annotated[str | Path | None, Option("fine-tune this model", metavar="FILE|HUB-ID", flag="--from")]
+    start: Annotated[
+        str | Path | None,
+        Option("fine-tune this model; 'vitrail models' lists names", metavar="FILE|NAME|HUB-ID", flag="--from"),
+    ]
+    cnn: Annotated[
+        str | None,
+        Option("a pre-trained CNN whose features are the tokens, such as timm:resnet18.a1_in1k", metavar="NAME|FILE"),
+    ]
     epochs: Annotated[float | None, Option("passes over the training images", metavar="N", parse=positive)]
     minutes: Annotated[
         float | None,
@@ -50,6 +57,7 @@ class TrainOptions(DataOptions, total=False):
 SETTING_NAMES = {
     "model": "model.model",
     "start": "model.start",
+    "cnn": "model.cnn",
     "epochs": "train.epochs",
     "minutes": "train.minutes",
     "image_size": "model.image_size",
@@ -137,8 +145,9 @@ def run_train(
 
 
 def summary(finished: Finished) -> list[str]:
-    """The score with its interval, and where the model and the report are."""
+    """The score with its interval, where the model and the report are, and what would have been a better start."""
     from vitrail.tasks.shared.metric_words import over_groups
+    from vitrail.training.choices.starting_point import better_start, better_start_words
     from vitrail.training.run_log import clock
 
     results, task = finished.results, finished.task
@@ -148,8 +157,13 @@ def summary(finished: Finished) -> list[str]:
     sureness = f" (95 % interval {' to '.join(bounds)}{over_groups(results)})" if bounds else ""
     where = f"{results['images']:,} {finished.part} images"
     spent = clock(finished.state.seconds)
+    images = finished.checkpoint.provenance["training"]["images"]
+    device = next(finished.checkpoint.model.parameters()).device.type
+    start = better_start(finished.settings, task, images, device)
     return [
         f"{metric} {value}{sureness} on {where}, after {spent} of training",
+        *(f"  {note}" for note in results.get("notes", ())),
         f"model:  {finished.folder.model}",
         f"report: {finished.folder.report}",
+        *([] if start is None else [better_start_words(start, images)]),
     ]

@@ -213,8 +213,11 @@ def meeting_grid(step: BlockStep) -> NDArray[np.int64] | None:
 
 def pairs_of(step: BlockStep) -> int:
     """How many pairs of tokens attend to one another in a block."""
-    numbers = step.meeting()
-    return step.input.shape[1] ** 2 if numbers is None else int(numbers.bincount().square().sum())
+    numbers, tokens = step.meeting(), step.input.shape[1]
+    if numbers is None:
+        return tokens**2
+    prefix, counts = tokens - len(numbers), numbers.bincount()
+    return int((counts * (counts + prefix)).sum()) + prefix * tokens
 
 
 def query_group(group: AttentionGroup) -> QueryGroup:

@@ -16,6 +16,7 @@ MAX_TIFF_PAGES = 10_000
 MAX_TIFF_PARTS = 100_000  # strips or tiles of a page
 TILE_PIXELS = 2048 * 2048  # that a tile may have, however small the image is
 MAX_PRECINCTS = 100_000  # of a JPEG 2000 image, and one more for each 256 pixels; each takes more than a kilobyte
+MAX_PACKETS = 20_000_000  # of a JPEG 2000 image, and one more for each pixel; each takes two bytes
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
@@ -41,9 +42,13 @@ def check_size(width: int, height: int, name: str) -> None:
 
 
 def _check_tiff(data: bytes, name: str) -> None:
+    directories = 0
     for number, page in enumerate(tiff_pages(data), start=1):
         if number > MAX_TIFF_PAGES:
             raise _costly(name, f"is a TIFF of more than {MAX_TIFF_PAGES:,} pages: give them as several files")
+        directories += page.directory
+        if directories > len(data):  # a small file can hold thousands of large ones, one inside the other
+            raise UnreadableImage(name, "damaged", "is damaged: its directories overlap")
         if page.parts > MAX_TIFF_PARTS:
             raise _costly(name, f"is a TIFF of {page.parts:,} strips or tiles: save it again with fewer")
         pixels = page.width * page.height
@@ -55,9 +60,14 @@ def _check_tiff(data: bytes, name: str) -> None:
 
 
 def _check_jpeg2000(data: bytes, name: str) -> None:
-    precincts, pixels = precincts_of(data)
-    if precincts > MAX_PRECINCTS + pixels // 256:
-        raise _costly(name, f"is a JPEG 2000 image of {precincts:,} precincts: save it again with larger ones")
+    claimed = precincts_of(data)
+    if claimed is None:
+        return
+    if claimed.precincts > MAX_PRECINCTS + claimed.pixels // 256:
+        raise _costly(name, f"is a JPEG 2000 image of {claimed.precincts:,} precincts: save it again with larger ones")
+    if claimed.packets > MAX_PACKETS + claimed.pixels:
+        layers = f"{claimed.precincts:,} precincts in {claimed.layers:,} layers"
+        raise _costly(name, f"is a JPEG 2000 image of {layers}: save it again with fewer")
 
 
 def _costly(name: str, why: str) -> UnreadableImage:

@@ -1,20 +1,36 @@
 """How many precincts a JPEG 2000 image is divided into: a decoder allocates each of them before it reads a pixel.
 
-ISO 15444-1, annex A (markers) and B.6 (precincts). A codestream that cannot be followed counts as none, and the decoder
-says what is wrong with it.
+ISO 15444-1, annex A (markers) and B.6 (precincts). Of a codestream that cannot be followed the decoder says what is
+wrong with it.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 SIGNATURES = (b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP  \r\n\x87\n")
 _SIZ, _COD, _COC, _SOT, _SOD = 0xFF51, 0xFF52, 0xFF53, 0xFF90, 0xFF93
 
 
-def precincts_of(data: bytes) -> tuple[int, int]:
-    """(precincts, pixels). An upper bound: every tile and component is taken to have the smallest precincts of all."""
+@dataclass(frozen=True)
+class Precincts:
+    """Upper bounds: every tile and component is taken to have the smallest precincts of all."""
+
+    precincts: int
+    layers: int
+    resolutions: int
+    pixels: int
+
+    @property
+    def packets(self) -> int:
+        """For each of which a decoder notes whether it was read: for all layers of all precincts of all resolutions."""
+        return self.precincts * self.layers * self.resolutions
+
+
+def precincts_of(data: bytes) -> Precincts | None:
+    """What the headers claim; None where they cannot be followed."""
     try:
         segments = list(_segments(data, _codestream(data)))
         siz = next(part for marker, part in segments if marker == _SIZ)
@@ -25,9 +41,11 @@ def precincts_of(data: bytes) -> tuple[int, int]:
         area = min(tile_width, width - left), min(tile_height, height - top)
         styles = [_precinct_sizes(part, marker == _COD, components) for marker, part in segments if marker != _SIZ]
         precincts = max((_count(area, sizes) for sizes in styles), default=0) * components * columns * rows
-        return precincts, (width - left) * (height - top)
-    except (struct.error, StopIteration, ZeroDivisionError, IndexError):
-        return 0, 0
+        layers = max((struct.unpack_from(">H", part, 2)[0] for marker, part in segments if marker == _COD), default=1)
+        resolutions = max((len(sizes) for sizes in styles), default=1)
+        return Precincts(precincts, layers, resolutions, (width - left) * (height - top))
+    except (struct.error, StopIteration, ZeroDivisionError, IndexError, OverflowError):
+        return None
 
 
 def _codestream(data: bytes) -> int:
@@ -58,6 +76,8 @@ def _segments(data: bytes, position: int) -> Iterator[tuple[int, bytes]]:
             (size,) = struct.unpack_from(">I", data, position + 6)
             tile_part = position + size if size >= 12 else len(data)
         elif marker == _SOD:
+            if tile_part <= position:  # of no tile-part, or of one that is over
+                return
             position = tile_part
             continue
         elif marker in (_SIZ, _COD, _COC):

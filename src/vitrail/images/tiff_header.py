@@ -22,6 +22,7 @@ class TiffPage:
     samples: int
     tile: tuple[int, int] | None  # height, width
     parts: int  # strips or tiles
+    directory: int = 0  # bytes of its entries
 
 
 def tiff_pages(data: bytes) -> Iterator[TiffPage]:
@@ -34,14 +35,14 @@ def tiff_pages(data: bytes) -> Iterator[TiffPage]:
         (offset,) = struct.unpack_from(order + pointer, data, start)
         while offset and offset not in seen:
             seen.add(offset)
-            fields, offset = _directory(data, offset, order, big)
-            yield _page(fields)
-    except struct.error:  # it ends early
+            fields, size, offset = _directory(data, offset, order, big)
+            yield _page(fields, size)
+    except (struct.error, OverflowError):  # it ends early; 64 bits can point beyond every buffer
         return
 
 
-def _directory(data: bytes, offset: int, order: str, big: bool) -> tuple[dict[int, tuple[int, int]], int]:
-    """By tag: (count, first value where it stands in the directory). And where the next directory is."""
+def _directory(data: bytes, offset: int, order: str, big: bool) -> tuple[dict[int, tuple[int, int]], int, int]:
+    """By tag: (count, first value where it stands in the directory). Its bytes, and where the next directory is."""
     head, count_format, pointer = ("Q", "Q", "Q") if big else ("H", "I", "I")
     (entries,) = struct.unpack_from(order + head, data, offset)
     position, fields = offset + struct.calcsize(order + head), {}
@@ -58,13 +59,13 @@ def _directory(data: bytes, offset: int, order: str, big: bool) -> tuple[dict[in
             (value,) = struct.unpack_from(order + _FORMATS[kind], data, place + (12 if big else 8))
         fields[tag] = (count, value)
     (following,) = struct.unpack_from(order + pointer, data, position + entries * size)
-    return fields, following
+    return fields, entries * size, following
 
 
-def _page(fields: dict[int, tuple[int, int]]) -> TiffPage:
+def _page(fields: dict[int, tuple[int, int]], directory: int) -> TiffPage:
     def value(tag: int, default: int = 0) -> int:
         return fields.get(tag, (1, default))[1]
 
     tile = (value(_TILE_HEIGHT), value(_TILE_WIDTH)) if _TILE_WIDTH in fields or _TILE_HEIGHT in fields else None
     parts = max(fields.get(tag, (0, 0))[0] for tag in (_STRIP_OFFSETS, _TILE_OFFSETS))
-    return TiffPage(value(_WIDTH), value(_HEIGHT), value(_SAMPLES, 1), tile, parts)
+    return TiffPage(value(_WIDTH), value(_HEIGHT), value(_SAMPLES, 1), tile, parts, directory)

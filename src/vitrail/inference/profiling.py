@@ -20,7 +20,7 @@ RUNS, SECONDS = 7, 5.0  # as many timed runs, or as many as fit; at least one
 def measure(config: EncoderConfig) -> dict[str, Any]:
     """Of one image at the config's size, float32, fresh weights: `seconds` (median), `peak_bytes` of the whole process,
     `baseline_bytes` of Python and torch before the model; or `error`, such as a kernel that ran out of memory."""
-    if isinstance(config, ViTConfig) and config.stem == "features":
+    if isinstance(config, ViTConfig) and config.stem == "features" and config.cnn is None:
         raise VitrailError("a model whose stem is your own CNN cannot be measured from its config alone")
     # -P: a folder called torch where the user stands is not torch
     command = [sys.executable, "-P", "-m", "vitrail.inference.profiling"]
@@ -36,7 +36,7 @@ def main() -> None:
     """The process that measures: a config comes in, numbers go out."""
     import torch
 
-    from vitrail.model.networks import build_network, config_from_json
+    from vitrail.model.presets import build_network, config_from_json
 
     baseline = _peak_bytes()
     config = config_from_json(sys.stdin.read())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
-from vitrail.model.positions import rotate
+from vitrail.model.positions import RelativeBias, rotate
 from vitrail.model.precision import computes_bf16, without_autocast
+from vitrail.model.window_attention import Windows, attend_in_windows
 
 QUERY_ROWS = 256  # attention rows computed at a time: the (M, M) map of a large image is never held as a whole
 CPU_COMPUTES_BF16 = computes_bf16("cpu")  # asked here, once: torch.compile cannot trace the question
@@ -80,6 +82,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.q_norm = nn.LayerNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
         self.k_norm = nn.LayerNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
+        self.relative_bias = RelativeBias(config) if config.relative_bias else None
         self.out = nn.Linear(config.width, config.width)
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
@@ -105,9 +108,22 @@ class SelfAttention(nn.Module):
         x = x.reshape(*x.shape[:2], parts, self.heads, self.head_dim)
         return x.permute(2, 0, 3, 1, 4).unbind(0)
 
-    def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
-        """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask."""
+    def forward(
+        self,
+        x: Tensor,
+        rope: Tensor | None = None,
+        queries: int | None = None,
+        windows: Windows | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask. Those are prefix tokens,
+        which look at all windows. bias: (heads, M, M), added to the scores; windows have none."""
         q, k, v = self.project(x, rope, queries)
-        heads = attend(q, k, v, self.attention_dropout, self.training)  # (B, heads, M, d)
+        own_attend = partial(attend, dropout=self.attention_dropout, training=self.training)
+        if windows is None or queries is not None:
+            own_bias = None if bias is None else bias[None, :, :queries]
+            heads = own_attend(q, k, v, bias=own_bias)  # (B, heads, M, d)
+        else:
+            heads = attend_in_windows(q, k, v, windows, own_attend)
         concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)
         return self.dropout(self.out(concatenated))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitrail.model.attention import QUERY_ROWS, AttentionGroup, SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
 from vitrail.model.positions import Grid
+from vitrail.model.window_attention import Windows, window_bias
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
@@ -24,19 +25,28 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 class MLP(nn.Module):
-    """D -> mlp_width -> D. SwiGLU has two maps up, packed in one: the gate first, then the value."""
+    """D -> mlp_width -> D. SwiGLU has two maps up, packed in one: the gate first, then the value.
 
-    def __init__(self, width: int, mlp_width: int, activation: str, dropout: float) -> None:
+    norm_eps: EVA-02 normalises what the second map takes; None: it does not."""
+
+    def __init__(
+        self, width: int, mlp_width: int, activation: str, dropout: float, norm_eps: float | None = None
+    ) -> None:
         super().__init__()
         self.activation = activation
         self.up = nn.Linear(width, mlp_width * (2 if activation == "swiglu" else 1))
+        self.norm = nn.LayerNorm(mlp_width, eps=norm_eps) if norm_eps is not None else None
         self.down = nn.Linear(mlp_width, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, M, D) -> (B, M, D)."""
-        x = self.dropout(activate(self.up(x), self.activation))  # (B, M, mlp_width)
-        return self.dropout(self.down(x))  # (B, M, D)
+        return self.dropout(self.down(self.hidden(x)))  # (B, M, D)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """What the second map takes: (B, M, D) -> (B, M, mlp_width)."""
+        x = self.dropout(activate(self.up(x), self.activation))
+        return x if self.norm is None else self.norm(x)
 
 
 class LayerScaleDropPath(nn.Module):
@@ -60,16 +70,18 @@ class LayerScaleDropPath(nn.Module):
 class Block(nn.Module):
     """Pre-norm: x = x + MSA(LN(x)), x = x + MLP(LN(x)). Post-norm: x = LN(x + MSA(x)), x = LN(x + MLP(x))."""
 
-    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+    def __init__(self, config: ViTConfig, drop_path: float, window: int = 0) -> None:
         super().__init__()
         assert config.mlp_width is not None
         scaled_width = None if config.layer_scale is None else config.width
+        self.window, self.prefix = window, config.prefix  # window: patches a side; 0: full attention
         self.pre = config.norm == "pre"
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.attention = SelfAttention(config)
         self.branch1 = LayerScaleDropPath(drop_path, scaled_width)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.mlp = MLP(config.width, config.mlp_width, config.activation, config.dropout)
+        mlp_norm = config.norm_eps if config.mlp_norm else None
+        self.mlp = MLP(config.width, config.mlp_width, config.activation, config.dropout, mlp_norm)
         self.branch2 = LayerScaleDropPath(drop_path, scaled_width)
 
     def attention_input(self, x: Tensor) -> Tensor:
@@ -80,24 +92,61 @@ class Block(nn.Module):
         """Q, K and V of all tokens as attention takes them, from the block's input (B, M, D): (B, heads, M, d) each."""
         return self.attention.project(self.attention_input(x), rope, None)
 
+    def attention_bias(self, grid: Grid | None, kept: Tensor | None = None) -> Tensor | None:
+        """What is added to attention's scores, (heads, M, M), or None. kept: the token numbers that are left."""
+        if self.attention.relative_bias is None:
+            return None
+        assert grid is not None, "relative positions need the grid"
+        bias = self.attention.relative_bias(grid)
+        return bias if kept is None else bias.index_select(1, kept).index_select(2, kept)
+
     def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Tensor:
-        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M)."""
-        return attention_weights(q[:, :, queries], k)
+        """Attention weights of the query tokens (R,) to all tokens, from what `qkv` gave: (B, heads, R, M). Outside of
+        a patch's window they are 0."""
+        windows, bias = self.windows(grid), self.attention_bias(grid)
+        own = None if bias is None else bias[:, queries]
+        return attention_weights(q[:, :, queries], k, own if windows is None else window_bias(windows, queries))
 
     def attention_groups(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Iterator[AttentionGroup]:
         """The same for many queries, some at a time, without the zeros of tokens that none of them can see."""
-        keys = torch.arange(k.shape[2], device=k.device)
-        for part in queries.split(QUERY_ROWS):
-            yield AttentionGroup(part, keys, self.attention_rows(q, k, part, grid))
+        tokens, numbers = torch.arange(k.shape[2], device=k.device), self.meeting(grid)
+        if numbers is None:
+            for part in queries.split(QUERY_ROWS):
+                yield AttentionGroup(part, tokens, self.attention_rows(q, k, part, grid))
+            return
+        home = torch.cat(
+            [numbers.new_full((self.prefix,), -1), numbers.to(k.device)]
+        )  # (M,), -1: sees all, seen by all
+        for number in home[queries].unique():
+            keys = tokens if number < 0 else tokens[(home == number) | (home < 0)]
+            for part in queries[home[queries] == number].split(QUERY_ROWS):
+                yield AttentionGroup(part, keys, attention_weights(q[:, :, part], k[:, :, keys]))
 
     def meeting(self, grid: Grid) -> Tensor | None:
         """(N,), of the patches: those with the same number attend to one another. None: all to all."""
-        return None
+        windows = self.windows(grid)
+        return None if windows is None or windows.cover_all else windows.numbers(self.norm1.weight.device)
 
-    def forward(self, x: Tensor, rope: Tensor | None = None, queries: int | None = None) -> Tensor:
-        """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others."""
+    def windows(self, grid: Grid | None) -> Windows | None:
+        """How its attention cuts a grid into windows; None: it does not."""
+        if not self.window:
+            return None
+        assert grid is not None, "a block with windows must know the grid"
+        return Windows(self.window, self.prefix, grid)
+
+    def forward(
+        self,
+        x: Tensor,
+        rope: Tensor | None = None,
+        queries: int | None = None,
+        grid: Grid | None = None,
+        kept: Tensor | None = None,
+    ) -> Tensor:
+        """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others.
+        `kept`: the token numbers that are left, where some patches were dropped for training."""
+        windows, bias = self.windows(grid), self.attention_bias(grid, kept)
         if self.pre:
-            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries))
+            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries, windows, bias))
             return x + self.branch2(self.mlp(self.norm2(x)))
-        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries)))
+        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries, windows, bias)))
         return self.norm2(x + self.branch2(self.mlp(x)))

@@ -3,7 +3,7 @@
 Multiply-adds are those of the matrix products and convolutions of a full forward pass, every token through every block,
 then pooling and head: the figure that papers print. (`ViT.forward` itself does less with [CLS] pooling: its last block
 carries only [CLS] on.) What Swin's encoder costs is counted in `swin/swin_cost.py`. Norms, softmax, activations and
-additions are not counted, nor is a user's CNN.
+additions are not counted, nor is a user's CNN, unless it is timm's by name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Cost:
     tokens: int  # prefix + N
     parameters: int
     multiply_adds: int  # of the whole batch
-    attention_entries: int  # of one head in one block: tokens^2; of Swin tokens x window, in its first stage
+    attention_entries: int  # of one head in one block with full attention: tokens^2; of Swin in its first stage
+    window_entries: int | None  # of one head in one block with windows; None where there is none
     weight_bytes: int
     activation_bytes: int  # the most that is alive at once in inference, estimated
 
@@ -66,6 +67,7 @@ def cost(
         parameters=parameters(config),
         multiply_adds=multiply_adds(at_size, batch),
         attention_entries=attention_entries(at_size),
+        window_entries=window_entries(at_size),
         weight_bytes=parameters(config) * bytes_per_value,
         activation_bytes=batch * _peak_values(at_size) * bytes_per_value,
     )
@@ -108,6 +110,10 @@ def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
 def _stem_parameters(config: ViTConfig) -> int:
     inputs = _stem_inputs(config)
     total = _linear(inputs, config.width, config.patch_bias)
+    if config.cnn is not None:
+        from vitrail.model.timm_cnn import parameters_of  # timm is an extra
+
+        total += parameters_of(config)
     for step in _conv_steps(config):
         total += step.weights + 2 * step.outputs  # a batch norm's scale and shift follow each convolution
     return total
@@ -123,12 +129,15 @@ def _block_parameters(config: ViTConfig) -> int:
     attention = _linear(width, 3 * width, config.qkv_bias) + _linear(width, width)
     if config.qk_norm:
         attention += 4 * config.head_dim
+    if config.relative_bias:
+        attention += (math.prod(2 * side - 1 for side in config.grid) + 3) * config.heads
     scales = 2 * width if config.layer_scale is not None else 0
     return 4 * width + attention + _mlp_parameters(config) + scales  # 4 width: two norms
 
 
 def _mlp_parameters(config: ViTConfig) -> int:
-    return _linear(config.width, _up_width(config)) + _linear(_mlp_width(config), config.width)
+    norm = 2 * _mlp_width(config) if config.mlp_norm else 0
+    return _linear(config.width, _up_width(config)) + norm + _linear(_mlp_width(config), config.width)
 
 
 def _head_parameters(config: EncoderConfig) -> int:
@@ -164,14 +173,29 @@ def _encoder_multiply_adds(config: ViTConfig) -> tuple[int, int]:
     width, tokens = config.width, config.tokens
     stem = config.patches * _stem_inputs(config) * width
     stem += sum(step.weights * step.positions for step in _conv_steps(config))
+    if config.cnn is not None:
+        from vitrail.model.timm_cnn import multiply_adds_of
+
+        stem += multiply_adds_of(config)
     projections = 4 * tokens * width**2  # Q, K, V and out
-    attention = 2 * tokens**2 * width  # scores Q K^T and weighted sum A V, over all heads
-    blocks = config.depth * (projections + attention + tokens * _mlp_multiply_adds(config))
+    full = config.block_windows.count(0)
+    pairs = full * tokens**2 + (config.depth - full) * (window_entries(config) or 0)
+    attention = 2 * pairs * width  # scores Q K^T and weighted sum A V, over all heads, in all blocks
+    blocks = config.depth * (projections + tokens * _mlp_multiply_adds(config)) + attention
     if config.pool != "attention" or config.is_dense:
         return stem + blocks, 0
     # one query: K and V of every token, scores and sum, out, MLP; its own projection once for the whole batch
     pool = 2 * tokens * width**2 + 2 * tokens * width + width**2 + _mlp_multiply_adds(config)
     return stem + blocks + pool, width**2
+
+
+def window_entries(config: EncoderConfig) -> int | None:
+    """How many pairs of tokens one head of a ViT's block with windows compares; None where there is no such block."""
+    if not isinstance(config, ViTConfig) or not any(config.block_windows):
+        return None
+    from vitrail.model.window_attention import Windows, compared_pairs  # torch, where windows are asked for
+
+    return compared_pairs(Windows(config.attention_window, config.prefix, config.grid))
 
 
 def _mlp_multiply_adds(config: ViTConfig) -> int:
@@ -251,10 +275,13 @@ def _peak_values(config: EncoderConfig) -> int:
         copied = image if config.stem == "conv" else 0  # into the layout that convolutions are fast in
         maps = [copied] + [step.outputs * step.positions for step in _conv_steps(config)]
         stem = image + max(before + 2 * after for before, after in zip(maps, maps[1:] or [image], strict=False))
-    turned = 3 * (config.positions == "rotary") + 2 * config.qk_norm  # new copies of Q and K
-    attention = tokens * width * (6 + turned)  # the residual, its norm, Q, K, V, and the heads' sums
+    turned = 3 * config.is_rotary + 2 * config.qk_norm  # new copies of Q and K
+    cut = 3 * any(config.block_windows)  # Q, K and V again, window by window
+    biased = tokens**2 * (config.heads + 4) if config.relative_bias else 0  # a number a head and pair, and its place
+    attention = biased + tokens * width * (6 + turned + cut)  # the residual, its norm, Q, K, V, and the heads' sums
     # silu(gate) beside gate and value and their product; x beside its sigmoid and their product; x beside gelu(x)
-    wide = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2) * _mlp_width(config)
+    copies = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2)
+    wide = max(copies, 2 * config.mlp_norm) * _mlp_width(config)  # the norm comes when the first maps are gone
     mlp = tokens * (3 * width + wide)  # the block's input, the residual, its norm
     return max(stem, image + max(attention, mlp))
 

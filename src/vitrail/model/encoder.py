@@ -11,7 +11,7 @@ attention maps, rollout, relevance, the walk, the server) takes part in the same
 or asks a forward pass to keep what is needed: `model(images, capture=Capture(blocks=[0, 5]))`.
 
 To add a network: subclass `Encoder`, with `embed`, `run_block`, `norm_tokens`, `pool_tokens` and `pool_weights`, and
-name it in `networks.py`. Each step has its own grid: `before_block` may merge patches, so that a step's output has the
+name it in `presets.py`. Each step has its own grid: `before_block` may merge patches, so that a step's output has the
 grid of its input; the prefix may be empty; a block whose attention has windows gives rows with zeros outside of them.
 """
 
@@ -37,6 +37,7 @@ from vitrail.model.heads.linear_head import LinearHead
 from vitrail.model.patches import check_images, pad_to_patches
 from vitrail.model.positions import Grid
 from vitrail.model.precision import in_float32
+
 
 class Embedding(NamedTuple):
     """What a block takes. `embed` gives that of the first block."""

@@ -195,7 +195,12 @@ class FeatureStem(nn.Module):
 
 
 def build_stem(config: ViTConfig, cnn: nn.Module | None, freeze_cnn: bool) -> nn.Module:
-    """The stem that the config names; `cnn` goes with stem "features" and only with it."""
+    """The stem that the config names; `cnn` goes with stem "features" and only with it. A CNN of timm that the config
+    names is built where none is handed in."""
+    if cnn is None and config.cnn is not None:
+        from vitrail.model.timm_cnn import build_timm_cnn  # timm is an extra
+
+        cnn = build_timm_cnn(config)
     if (cnn is not None) != (config.stem == "features"):
         raise VitrailError(f"a CNN goes with stem 'features' and only with it; the config has stem {config.stem!r}")
     if cnn is not None:

@@ -15,14 +15,16 @@ class AttentionPool(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.heads, self.head_dim = config.heads, config.head_dim
+        self.heads = config.pool_heads or config.heads
+        self.head_dim = config.width // self.heads
         self.query = nn.Parameter(torch.empty(1, config.width))
         self.q = nn.Linear(config.width, config.width)
         self.kv = nn.Linear(config.width, 2 * config.width)
         self.out = nn.Linear(config.width, config.width)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         assert config.mlp_width is not None
-        self.mlp = MLP(config.width, config.mlp_width, config.activation, config.dropout)
+        mlp_norm = config.norm_eps if config.mlp_norm else None
+        self.mlp = MLP(config.width, config.mlp_width, config.activation, config.dropout, mlp_norm)
 
     def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Q of the learned query, (B, heads, 1, d); K and V of the tokens, (B, heads, M, d) each."""

@@ -43,6 +43,8 @@ def resample(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
     bicubic            transformers' ViT, DeiT, MAE, DINOv2, CLIP, SigLIP
     bicubic_offset     Meta's DINO and DINOv2 without registers: the scale factor is (new + 0.1) / old, so that
                        flooring cannot lose a row, and it is the scale, not the size, that places the samples
+    bilinear           transformers' BEiT, whose positions are relative
+    bilinear_antialias TIPS v2 in transformers
     linear             big_vision: corners on corners, linear between (scipy's zoom of order 1)
     """
     if known(new) and new == old:
@@ -57,7 +59,8 @@ def resample(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
         scale = [(after + 0.1) / before for after, before in zip(new, old, strict=True)]
         square = F.interpolate(square, scale_factor=scale, mode="bicubic")
     else:
-        square = F.interpolate(square, size=new, mode="bicubic", antialias=rule == "bicubic_antialias")
+        mode = "bilinear" if rule.startswith("bilinear") else "bicubic"
+        square = F.interpolate(square, size=new, mode=mode, antialias=rule.endswith("_antialias"))
     return square.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table.dtype)
 
 
@@ -91,6 +94,44 @@ class BlockPositions(nn.Module):
         return torch.cat([prefix, resample(patches, self.grid, grid, self.rule)])  # (prefix + N, D)
 
 
+class RelativeBias(nn.Module):
+    """BEiT: a learned number for each head and each step, rows and columns, from a patch to another, which is added to
+    the attention score. Three more are for prefix tokens: from them to patches, from patches to them, among them."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.steps, self.rule, self.prefix = steps_between(config.grid), config.resample, config.prefix
+        self.table = nn.Parameter(torch.empty(self.steps[0] * self.steps[1] + 3, config.heads))
+
+    def forward(self, grid: Grid) -> Tensor:
+        """(heads, M, M): the bias of each query's score with each key."""
+        return self.table_for(grid)[self.numbers(grid)].permute(2, 0, 1)
+
+    def table_for(self, grid: Grid) -> Tensor:
+        """(S + 3, heads), the steps that a grid has: another grid has more or fewer."""
+        steps, prefix = self.table[:-3], self.table[-3:]
+        return torch.cat([resample(steps, self.steps, steps_between(grid), self.rule), prefix])
+
+    def numbers(self, grid: Grid) -> Tensor:
+        """(M, M): for each query and key, which row of the table is theirs."""
+        height, width = steps_between(grid)
+        device = self.table.device
+        down, across = (torch.arange(side, device=device) for side in grid)
+        rows = (down[:, None] - down + grid[0] - 1).repeat_interleave(grid[1], 0).repeat_interleave(grid[1], 1)
+        columns = (across[:, None] - across + grid[1] - 1).repeat(grid[0], grid[0])
+        patches = rows * width + columns  # (N, N)
+        numbers = F.pad(patches, (self.prefix, 0, self.prefix, 0))
+        numbers[: self.prefix, self.prefix :] = height * width
+        numbers[self.prefix :, : self.prefix] = height * width + 1
+        numbers[: self.prefix, : self.prefix] = height * width + 2
+        return numbers
+
+
+def steps_between(grid: Grid) -> Grid:
+    """How many steps there are from a patch to another, down and across: -(h - 1) to h - 1."""
+    return 2 * grid[0] - 1, 2 * grid[1] - 1
+
+
 class FixedPositions(nn.Module):
     """Sinusoids, computed anew for every grid. [CLS] has the formula's own slot 0 (1-D: PE(0), the patches follow from
     1; 2-D: zeros, for it has neither row nor column), a learned vector, or nothing."""
@@ -122,26 +163,37 @@ class FixedPositions(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Rotary 2-D: no vector is added; queries and keys of patches are turned by angles of their row and column.
+    """Rotary 2-D: queries and keys of patches are turned by angles of their row and column.
 
-    As in DINOv3: patch centres in [-1, 1] on each axis, so another size or aspect needs no resampling. Dims i and
-    i + d/2 of a head are a pair that turns: the first half of the pairs by the row, the second by the column,
+    Another size or aspect needs no resampling. In DINOv3 a patch's centre in [-1, 1] on each axis is its place; in
+    EVA-02 and Perception Encoder (rotary_grid) its number, scaled as if the grid had the size of pretraining. Dims i
+    and i + d/2 of a head are a pair that turns: the first half of the pairs by the row, the second by the column,
     each pair of a half at its own rate. Prefix tokens are not turned.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.head_dim, self.base, self.grid = config.head_dim, config.rotary_base, config.grid
+        self.counted_on, self.start, self.round = config.rotary_grid, config.rotary_start, config.rotary_bfloat16
         self.register_buffer("native", self.compute(config.grid, CPU), persistent=False)
 
     def compute(self, grid: Grid, device: torch.device) -> Tensor:
         """(2, N, head_dim): the cosines and the sines."""
-        centres = [(torch.arange(side, device=device) + 0.5) / side * 2 - 1 for side in grid]
-        rates = self.base ** -(torch.arange(self.head_dim // 4, device=device) * 4 / self.head_dim)  # (d/4,)
-        rows, columns = (2 * math.pi * centre[:, None] * rates for centre in centres)  # (h, d/4), (w, d/4)
+        periods = self.base ** (torch.arange(self.head_dim // 4, device=device) * 4 / self.head_dim)  # (d/4,)
+        if self.round:
+            periods = periods.to(torch.bfloat16).to(periods.dtype)
+        rows, columns = (place[:, None] / periods for place in self.places(grid, device))  # (h, d/4), (w, d/4)
         both = [rows[:, None].expand(-1, grid[1], -1), columns[None].expand(grid[0], -1, -1)]
         angles = torch.cat(both, dim=-1).flatten(0, 1).repeat(1, 2)  # (N, d)
         return torch.stack([angles.cos(), angles.sin()])
+
+    def places(self, grid: Grid, device: torch.device) -> list[Tensor]:
+        """Where each row (h,) and each column (w,) of patches lies."""
+        numbers = [torch.arange(side, device=device) for side in grid]
+        if self.counted_on is None:
+            return [2 * math.pi * ((n + 0.5) / side * 2 - 1) for n, side in zip(numbers, grid, strict=True)]
+        scaled = zip(numbers, grid, self.counted_on, strict=True)
+        return [(n + self.start) / side * counted for n, side, counted in scaled]
 
     def forward(self, grid: Grid) -> Tensor:
         """(2, N, head_dim) for a grid: the cosines and the sines."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.heads.linear_head import LinearHead
 from vitrail.model.patches import ConvStem, FeatureStem, build_stem
 from vitrail.model.pooling import AttentionPool, Pool
-from vitrail.model.positions import BlockPositions, Grid, RotaryPositions, build_positions, resample
+from vitrail.model.positions import BlockPositions, Grid, RelativeBias, RotaryPositions, build_positions, resample
 from vitrail.model.precision import in_float32
 from vitrail.model.presets import vit_preset
 
@@ -35,20 +36,21 @@ class ViT(Encoder):
         self.registers = nn.Parameter(torch.empty(config.registers, config.width)) if config.registers else None
         self.queries = nn.Parameter(torch.empty(config.query_tokens, config.width)) if config.query_tokens else None
         self.positions = build_positions(config)
-        self.rotary = RotaryPositions(config) if config.positions == "rotary" else None
+        self.rotary = RotaryPositions(config) if config.is_rotary else None
         self.block_positions = BlockPositions(config) if config.block_positions and config.depth > 1 else None
         self.dropout = nn.Dropout(config.dropout)
         self.stem_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.stem_norm else None
         last = config.depth - 1
         drop_paths = [config.drop_path * (i / last if last else 1) for i in range(config.depth)]
-        self.blocks = nn.ModuleList(Block(config, drop_path) for drop_path in drop_paths)
+        self.blocks = nn.ModuleList(map(Block, repeat(config), drop_paths, config.block_windows))
         norm_width = config.pooled_width if config.final_norm == "pooled" else config.width
         self.norm = nn.LayerNorm(norm_width, eps=config.norm_eps) if config.final_norm != "none" else None
         self.pool = Pool(config)
         self.head = build_head(config)
         two_heads = config.classes and config.distillation and not config.is_dense
         self.distillation_head = LinearHead(config) if two_heads else None
-        if not next(self.parameters()).is_meta:  # no memory yet: weights are loaded. normal_ would import torch._dynamo
+        # no memory yet: weights are loaded. normal_ would import torch._dynamo
+        if not next(self.blocks.parameters()).is_meta:
             self.initialise()
 
     @property
@@ -62,6 +64,8 @@ class ViT(Encoder):
         """From what the first block takes to the answer of a head that reads one vector."""
         kept = None
         if keep is not None:
+            if self.config.attention_window:
+                raise VitrailError("attention_window needs all patches: keep must be None (train.keep_tokens = 1)")
             prefix = torch.arange(self.prefix, device=keep.device)
             kept = torch.cat([prefix, keep + self.prefix])
             rope = None if embedding.rope is None else embedding.rope.index_select(1, keep)
@@ -161,7 +165,7 @@ class ViT(Encoder):
 
     def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
         """One block. YOLOS adds positions after every block but the last; others add none."""
-        tokens = self.blocks[index](x.tokens, x.rope, carry)
+        tokens = self.blocks[index](x.tokens, x.rope, carry, x.grid, kept)
         if self.block_positions is not None and index < self.depth - 1:
             table = self.block_positions(index, x.grid)  # (prefix + N, D)
             tokens = tokens + (table if kept is None else table.index_select(0, kept)).to(tokens.dtype)
@@ -199,16 +203,22 @@ class ViT(Encoder):
 
     @torch.no_grad()
     def state_at(self, grid: Grid) -> tuple[dict[str, Tensor], str]:
-        """The weights with learned positions resampled to another grid."""
-        config, state = self.config, self.state_dict()
-        if config.positions != "learned" or grid == config.grid:
+        """The weights with learned positions, absolute and relative ones, resampled to another grid."""
+        config, state, changed = self.config, self.state_dict(), ""
+        if grid == config.grid:
             return state, ""
+        for name, module in self.named_modules():
+            if isinstance(module, RelativeBias):
+                state[f"{name}.table"] = module.table_for(grid)
+                changed = f", and its steps between patches from a grid of {config.grid} to {grid} by {config.resample}"
+        if config.positions != "learned":
+            return state, changed
         table, prefix = state["positions.table"], config.prefix_positions
         patches = resample(table[prefix:], config.grid, grid, config.resample)
         state["positions.table"] = torch.cat([table[:prefix], patches])
         if (tables := self.block_position_table(grid)) is not None:
             state["block_positions.table"] = tables
-        return state, f", and its positions from a grid of {config.grid} to {grid} by {config.resample}"
+        return state, f"{changed}, and its positions from a grid of {config.grid} to {grid} by {config.resample}"
 
     def output_layers(self) -> list[nn.Linear]:
         """The last layer of each head that reads one vector: two in a distilled model, none with a dense head."""
@@ -224,8 +234,8 @@ class ViT(Encoder):
         return self.stem.first_convolution if isinstance(self.stem, ConvStem) else None
 
     def freeze_stem_statistics(self, frozen: bool) -> None:
-        """Whether a conv stem's batch norms keep their running statistics in training."""
-        if isinstance(self.stem, ConvStem):
+        """Whether the batch norms of a conv stem or a CNN keep their running statistics in training."""
+        if isinstance(self.stem, ConvStem | FeatureStem):
             self.stem.frozen = frozen
 
     @torch.no_grad()
@@ -242,6 +252,8 @@ class ViT(Encoder):
                 nn.init.constant_(module.scale, self.config.layer_scale or 0.0)
             elif isinstance(module, AttentionPool):
                 nn.init.normal_(module.query, std=0.02)
+            elif isinstance(module, RelativeBias):
+                nn.init.zeros_(module.table)
         for token in (self.cls_token, self.distillation_token, self.registers):
             if token is not None:
                 nn.init.normal_(token, std=0.02 if self.config.cls_init == "normal" else 0.0)

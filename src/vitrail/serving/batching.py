@@ -92,6 +92,8 @@ class ModelThread(Generic[P]):
                     self._queue.remove(job)
                 job.abandoned = True
             raise
+        finally:
+            del job  # it holds its error, which holds this frame: a circle, with all that the work had in memory
 
     # ---- in the thread
 
@@ -112,6 +114,7 @@ class ModelThread(Generic[P]):
             results = [error] * len(batch)
         self._running = None
         _deliver(batch, results)
+        del batch, results  # as above: an error among them holds this frame
 
     def _next_batch(self) -> list[Job[P]] | None:
         """The oldest job; if it is a part of a batch, with as many other parts as fit."""

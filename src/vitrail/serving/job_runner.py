@@ -75,7 +75,7 @@ class JobRunner:
                 async with turns:
                     picture = await self.pool.decode(data, f"image number {number}")
             except UnreadableImage as error:
-                return error
+                return error.with_traceback(None)  # whose frames hold the image
             if picture.whole is not None and not always_forward:
                 return await self.model_thread.call(lambda: finish(picture, None))
             forward = ForwardRequest(picture.pixels, lambda output: finish(picture, output))

@@ -126,6 +126,10 @@ class Task(ABC):
     def choose_decoding(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Choose by measurement how outputs become answers. `outputs`: of a training model for the validation images,
         by the task `without_decoding_choices`. Returns them as they are with what was chosen. Before `calibrate`."""
+        return self.with_decoding(outputs)
+
+    def with_decoding(self, outputs: Tensor) -> Tensor:
+        """Outputs by the task `without_decoding_choices`, as they are with what was chosen."""
         return outputs
 
     def calibrate(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027  most tasks have nothing to do here

@@ -20,6 +20,7 @@ from vitrail.training.optim.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
 SHARE = 0.2  # of the time that they may take; where one takes long there are fewer
+CLOSEST = 0.5  # of the usual distance between two evaluations
 CORRECT_EVERY = 0.02  # of the time; the first correction waits twice as long, because the first steps are slow
 LARGEST_CHANGE = 2.0  # times the steps that are left: a few slow steps do not end a run, the next correction follows
 LARGEST_ENDING = 0.35  # of the time, for the last measure and the report
@@ -38,6 +39,7 @@ class Length:
     full_from: int  # the first step that sees all tokens
     evaluations: int  # in the whole run, evenly spread
     evaluated: int = 0  # of these, up to `begins`
+    evaluated_at: int = 0  # the step of the last of them
 
     def learning_rate(self, step: int, peak: float) -> float:
         return learning_rate(step, self.steps, self.warmup, peak)
@@ -45,6 +47,13 @@ class Length:
     def evaluations_by(self, done: int) -> int:
         """How many there have been after so many steps, from `begins` on. After the last step: all."""
         return max(self.evaluated, done * self.evaluations // self.steps) if done > self.begins else self.evaluated
+
+    def is_evaluated(self, done: int) -> bool:
+        """After so many steps, from `begins` on. The end is always measured. Where a correction brought the end nearer,
+        evaluations that would follow each other at once are left out: they would tell the same, and take the time."""
+        if self.evaluations_by(done) == self.evaluations_by(done - 1):
+            return False
+        return done >= self.steps or done - self.evaluated_at >= CLOSEST * self.steps / self.evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +121,13 @@ class Plan:
 
     def is_evaluated(self, done: int) -> bool:
         """After so many steps. The end is always measured."""
+        return self.at(done - 1).is_evaluated(done)
+
+    def last_evaluation(self, done: int) -> int:
+        """The step of the last evaluation up to `done`, or 0."""
         length = self.at(done - 1)
-        return length.evaluations_by(done) > length.evaluations_by(done - 1)
+        steps = range(done, length.begins, -1)
+        return next((step for step in steps if length.is_evaluated(step)), length.evaluated_at)
 
     def correction_is_due(self, done: int, seconds: float) -> bool:
         """Whether it is time to look again at how many steps there will be. Just before the end nothing is gained."""
@@ -142,6 +156,7 @@ class Plan:
             begins=done,
             seconds=seconds,
             evaluated=evaluated,
+            evaluated_at=self.last_evaluation(done),
         )
         return dataclasses.replace(plan, lengths=(*self.lengths, corrected))
 

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from vitrail.errors import VitrailError
-from vitrail.files import read_text, write_text
+from vitrail.files import read_text, remove_unfinished, write_text
 
 
 class RunFolder:
@@ -69,8 +69,8 @@ class RunFolder:
         except OSError as error:
             raise VitrailError(f"cannot write {self.path}: {error.strerror or error}") from None
         try:
-            for unfinished in self.checkpoints.glob(".*.part"):  # by a run that was killed while it wrote
-                unfinished.unlink(missing_ok=True)
+            for folder in (self.path, self.checkpoints, self.samples):
+                remove_unfinished(folder)  # only we write here
             yield
         finally:
             lock.release()

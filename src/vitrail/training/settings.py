@@ -61,7 +61,9 @@ class Model(Section):
     model: str | None = optional(
         "auto", "a preset such as S/16 or swin-T; not set: chosen from the data, the time, the machine"
     )
-    start: str | None = optional("", "a model file or hub id to fine-tune; not set: from scratch")
+    start: str | None = optional(
+        "", "a model file, a name that `vitrail models` lists, or a hub id to fine-tune; not set: from scratch"
+    )
     image_size: int | None = optional(0, "pixels a side; not set: chosen", low=0)
     image_width: int | None = optional(
         0, "of pictures that are not square, image_size then being the height; not set: square", low=0
@@ -72,8 +74,17 @@ class Model(Section):
     depth: int | None = optional(0, "blocks; not set: the model's", low=0)
     heads: int | None = optional(0, "of attention; not set: the model's, or one for 32 dims", low=0)
     stem: str | None = optional(
-        "auto", "conv learns more from few images; not set: the model's, or conv", choices=("linear", "conv")
+        "auto",
+        "conv learns more from few images; features: those of the CNN; not set: the model's, or conv",
+        choices=("linear", "conv", "features"),
     )
+    cnn: str | None = optional(
+        "",
+        "a pre-trained CNN whose feature map becomes the tokens: timm's name of its weights, such as "
+        "timm:resnet18.a1_in1k, or a file of them; patch_size is the stride of the map; needs vitrail[timm]; not set: "
+        "none",
+    )
+    freeze_cnn: bool = setting(False, "the CNN keeps its weights, and only what follows it is trained")
     stem_blocks: int | None = optional(
         -1, "residual convolutions after each stride of the conv stem; not set: chosen", low=0
     )
@@ -82,6 +93,18 @@ class Model(Section):
         "of the conv stem: fine, from half the resolution on; wide, from a quarter on with more channels; not set: "
         "wide for photos, fine for answers about places",
         choices=("fine", "wide"),
+    )
+    attention_window: int | None = optional(
+        -1,
+        "patches a side of the windows that attention stays in, for large images; 0: full attention; not set: the "
+        "model's, or 0",
+        low=0,
+    )
+    global_blocks: int | None = optional(
+        -1,
+        "with attention_window: blocks whose attention is full all the same; not set: the model's, or a third of the "
+        "blocks, 4 at most",
+        low=0,
     )
     pool: str | None = optional(
         "auto", "what the head reads: [CLS] or the mean of the patches; not set: the model's", choices=("cls", "mean")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.model.encoder_config import DENSE, EncoderConfig
-from vitrail.model.networks import build_network
 from vitrail.model.patches import conv_to_linear, linear_to_conv
+from vitrail.model.presets import build_network
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
@@ -54,7 +54,7 @@ def adapt(
 def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
     config = checkpoint.config
     if checkpoint.model.feature_cnn is not None:
-        raise VitrailError(f"channels {channels}: the input channels of stem 'features' are those of your CNN")
+        raise VitrailError(f"channels {channels}: the input channels of stem 'features' are those of its CNN")
     before, after = checkpoint.preprocessing, checkpoint.preprocessing.for_channels(channels)
     changed = config.replace(channels=channels)
     state = checkpoint.model.state_dict()

@@ -20,7 +20,7 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.cost import parameters
 from vitrail.model.encoder import Encoder
 from vitrail.model.encoder_config import EncoderConfig
-from vitrail.model.networks import config_from_dict
+from vitrail.model.presets import config_from_dict
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_class, task_names
 from vitrail.weights.naming import empty_model
@@ -146,7 +146,7 @@ def from_file(
 
 def filled_model(config: EncoderConfig, tensors: Mapping[str, Tensor], cnn: nn.Module | None = None) -> Encoder:
     """A model that takes these tensors as its weights; one that is missing, left over or of another shape is named."""
-    if isinstance(config, ViTConfig) and config.stem == "features" and cnn is None:
+    if isinstance(config, ViTConfig) and config.stem == "features" and config.cnn is None and cnn is None:
         raise VitrailError("its stem is a CNN of your own, which the file cannot build: load it with cnn=<your module>")
     model = empty_model(config, cnn)
     for name, expected in model.state_dict().items():

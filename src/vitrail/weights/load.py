@@ -1,4 +1,4 @@
-"""`vitrail.load`: our file, any foreign family, a hub id or a preset, as one object."""
+"""`vitrail.load`: our file, any foreign family, a published name, a hub id or a preset, as one object."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.model.networks import build_network
-from vitrail.model.presets import is_preset, preset
+from vitrail.model.presets import build_network, is_preset, preset
 from vitrail.tasks.registry import DEFAULT_TASK, task_of_outputs
 from vitrail.weights import hub
 from vitrail.weights.adapt import adapt
@@ -21,6 +20,7 @@ from vitrail.weights.families import recognise
 from vitrail.weights.imagenet_names import name_outputs
 from vitrail.weights.lora_adapter import is_adapter, read_merged
 from vitrail.weights.preprocessing import HALF, IMAGENET, Preprocessing
+from vitrail.weights.published import no_such_model, published_models
 from vitrail.weights.source import ENDINGS, Source, read
 
 log = logging.getLogger("vitrail")
@@ -37,7 +37,9 @@ def load(
     cnn: nn.Module | None = None,
     **settings: Any,
 ) -> Checkpoint:
-    """Load a model from a file, a folder, a hub id (`owner/name`), or make a preset (`S/16`) with fresh weights.
+    """Load a model from a file, a folder, a published name (`dinov2-s`) or a hub id (`owner/name`), or make a preset
+    (`S/16`) with fresh weights. A text that could be several of these is the first of: file or folder, preset,
+    published name, hub id.
 
     `classes` or `labels`: another number of answers; the backbone is kept, the head is new.
     `channels`: another number of input channels; the stem's weights are summed or repeated.
@@ -52,10 +54,17 @@ def load(
         checkpoint = _from_source(_read(path, text), image_size, family, cnn, settings)
     elif is_preset(text):
         checkpoint = _from_preset(text, cnn, settings)
+    elif (known := published_models().get(text)) is not None:
+        checkpoint = _from_source(_read(hub.fetch(known.hub_id), known.hub_id), image_size, family, cnn, settings)
+        checkpoint.provenance |= {"published": known.name, "licence": known.licence}
+        if not known.commercial:
+            checkpoint.notes.append(
+                f"the licence of its weights is {known.licence}, also for what is trained from them"
+            )
     elif hub.is_hub_id(text) and path.suffix not in ENDINGS:
         checkpoint = _from_source(_read(hub.fetch(text), text), image_size, family, cnn, settings)
     else:
-        raise VitrailError(f"there is no file, folder or preset {text!r}; a hub id looks like owner/name")
+        raise no_such_model(text)
     before = len(checkpoint.notes)
     checkpoint = adapt(checkpoint, classes=classes, labels=labels, channels=channels, image_size=image_size)
     for note in checkpoint.notes[before:]:

@@ -79,7 +79,7 @@ def _read_base(config: Mapping[str, Any], folder: Path, file: Path) -> Source:
     named = config.get("base_model_name_or_path")
     if not isinstance(named, str) or not named:
         raise VitrailError(f"{file} is an adapter without its base: name the base's folder in {CONFIG}")
-    for place in (Path(named), folder / named):
+    for place in (folder / named, Path(named)):  # beside the adapter first: what lies here may be another's
         if place.exists():
             return read(place, str(place))
     try:

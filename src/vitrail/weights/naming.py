@@ -12,8 +12,8 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.model.encoder import Encoder
 from vitrail.model.encoder_config import EncoderConfig
-from vitrail.model.networks import build_network
 from vitrail.model.patches import conv_to_linear, linear_to_conv
+from vitrail.model.presets import build_network
 
 PATCHES = "stem.projection.weight"
 

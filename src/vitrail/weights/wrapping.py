@@ -11,6 +11,7 @@ from torch import Tensor
 WRAPPERS = (
     *("teacher", "state_dict_ema", "model_ema", "ema_state_dict", "ema"),
     *("model_state_dict", "model_state", "state_dict", "model", "module", "net", "network", "student"),
+    *("encoder", "target_encoder"),  # I-JEPA; timm and transformers take the first
 )
 # Always stripped; where only some names have one of them, the others are not the network's.
 PREFIXES = ("teacher.", "module.", "_orig_mod.", "backbone.")
@@ -20,7 +21,9 @@ PATCHES = (
     "patch_embed.proj.weight",  # timm, Meta
     "embeddings.patch_embeddings.projection.weight",  # transformers; it has a "vit." or "swin." of its own before it
     "embeddings.patch_embedding.weight",  # transformers' towers
+    "embeddings.patch_embeddings.weight",  # transformers' DINOv3
     "conv_proj.weight",  # torchvision
+    "visual.conv1.weight",  # Perception Encoder
 )
 DEPTH = 4  # of entries within entries: a pickle may hold itself
 

@@ -135,7 +135,7 @@ def test_weighted_attention_is_that_of_whole_matrices(variant, lively, monkeypat
     found = weighted_attention(model, images, score)
     kept = []
 
-    def attend(q, k, v, dropout=0.0, training=False):
+    def attend(q, k, v, dropout=0.0, training=False, bias=None):
         a = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(-1)
         a.retain_grad()
         kept.append(a)

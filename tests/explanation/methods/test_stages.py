@@ -221,8 +221,11 @@ def test_weighted_attention_is_that_of_whole_matrices(name):
                 scale = (joined.var(-1, unbiased=False, keepdim=True) + merge.norm.eps).rsqrt()
                 g = (slope @ merge.reduction.weight) * merge.norm.weight * scale
                 g = g - g.mean(-1, keepdim=True)
-                assert torch.allclose((joined * g).sum(-1), (centred * (slope @ merge.reduction.weight) *
-                                      merge.norm.weight).sum(-1), atol=1e-4)
+                assert torch.allclose(
+                    (joined * g).sum(-1),
+                    (centred * (slope @ merge.reduction.weight) * merge.norm.weight).sum(-1),
+                    atol=1e-4,
+                )
             else:
                 reduced = merge.reduction(joined)
                 g = slope * merge.norm.weight * (reduced.var(-1, unbiased=False, keepdim=True) + merge.norm.eps).rsqrt()

@@ -7,8 +7,7 @@ import torch
 
 from vitrail.errors import VitrailError
 from vitrail.model.encoder import Capture
-from vitrail.model.networks import build_network, config_from_dict, config_from_json
-from vitrail.model.presets import preset
+from vitrail.model.presets import build_network, config_from_dict, config_from_json, preset
 from vitrail.model.swin.swin import Swin
 from vitrail.model.swin.swin_block import PatchMerging
 from vitrail.model.swin.swin_config import SwinConfig

@@ -4,16 +4,19 @@ import pytest
 import torch
 
 from tests.training.choices.example_facts import facts
+from vitrail.model.config import ViTConfig
 from vitrail.model.cost import multiply_adds
-from vitrail.training.choices.model_choice import choose_model, config_of
+from vitrail.training.choices.model_choice import Choice, choose_model, config_of
 from vitrail.training.choices.size_choice import (
     ENOUGH_EPOCHS,
     StepCost,
     candidate_sizes,
     fit_size_to_time,
+    fit_tuned_size_to_time,
     measure_step_cost,
     size_for_time,
     small_config,
+    tuned_sizes,
 )
 from vitrail.training.settings import Settings
 
@@ -56,8 +59,26 @@ def test_more_minutes_never_mean_fewer_pixels(task):
     assert sides == sorted(sides) and sides[0] < sides[-1] == 512
 
 
-def test_a_step_is_measured_with_its_optimizer():
-    config = small_config(config_of(choose_model(Settings(), facts(task="segment", minutes=1.0)).settings, HEAD))
+def test_a_published_model_is_fine_tuned_at_its_size_or_a_smaller_one():
+    assert tuned_sizes(ViTConfig()) == [(224, 224), (192, 192), (160, 160), (128, 128)]
+    assert tuned_sizes(ViTConfig(image_size=518, patch_size=14))[-1] == (294, 294)
+    assert tuned_sizes(ViTConfig(image_size=(32, 64), patch_size=16))[-1] == (16, 32)
+    choice = Choice(Settings().with_values({"train.batch_size": 32}), ())
+    small = small_config(ViTConfig())
+    assert small.image_size == (160, 160)
+    cost = StepCost(multiply_adds(small, 1) / 2e10, 0.0)
+    sides = []
+    for minutes in (1.0, 80.0, 100.0, 1000.0):
+        fitted = fit_tuned_size_to_time(facts(images=3000, minutes=minutes), choice, ViTConfig(), cost)
+        sides.append(fitted.settings.model.image_size or 224)
+        assert len(fitted.reasons) == (sides[-1] < 224)
+    assert sides == sorted(sides) and sides[0] == 128 and sides[-1] == 224 and len(set(sides)) > 2
+
+
+@pytest.mark.parametrize("head", [HEAD, {"classes": 1, "head": "mask_linear"}, {"classes": 2, "head": "box_decoder"}])
+def test_a_step_is_measured_with_its_optimizer(head):
+    """Whatever the head gives while it trains: one tensor, or a box decoder's several."""
+    config = small_config(config_of(choose_model(Settings(), facts(task="segment", minutes=1.0)).settings, head))
     cost = measure_step_cost(config, torch.device("cpu"), "float32", muon=True)
     assert cost.image_seconds > 0 and cost.optimizer_seconds > 0
     assert cost.per_image(2.0, 4) > cost.per_image(1.0, 4) > cost.per_image(1.0, 400)

@@ -60,6 +60,19 @@ def test_fine_tuning_starts_from_a_good_head(tmp_path, first, probe):
     assert (max(losses) < 0.1) is probe
 
 
+def test_the_probe_takes_a_part_of_the_minutes(tmp_path, first, monkeypatch):
+    """Of features that take long, those of the first batch are enough: a run of minutes must have time for steps."""
+    seen = []
+    monkeypatch.setattr(probe_head, "SHARE", 0.0)
+    monkeypatch.setattr(probe_head, "fit_probe", lambda *given: seen.append(given[:2]) or fit_probe(*given))
+    monkeypatch.setattr("vitrail.training.validate.BATCH", 8)
+    data = write_pictures(tmp_path / "data", classes=("ant", "bee", "cow"))
+    settings = Settings().with_values({"data.workers": 0})
+    vitrail.train(data, tmp_path / "run", start=first, minutes=0.05, settings=settings)
+    ((features, targets),) = seen
+    assert len(features) == len(targets) == 8
+
+
 def test_a_head_that_was_loaded_is_kept(tmp_path, first, monkeypatch):
     monkeypatch.setattr(probe_head, "fit_to_training_images", None)  # nobody calls it
     values = {"train.lr": 1e-9, "data.workers": 0, "train.epochs": 1.0}

@@ -41,6 +41,7 @@ VARIANTS: list[dict[str, Any]] = [  # of the plain ViT, by arguments that a conf
     {"in_chans": 4},
     {"img_size": (64, 96), "patch_size": (16, 8)},
     {"qk_norm": True},
+    {"scale_mlp_norm": True},
     {"global_pool": "avg"},  # the norm comes after the mean
     {"global_pool": "avg", "fc_norm": False},  # the norm comes before the mean
     {"reg_tokens": 4},  # the registers have positions
@@ -288,9 +289,10 @@ def test_positions_of_registers_are_added_to_them(folder: Callable) -> None:
         ({}, {"global_pool": ["avg"]}, "global_pool"),
         ({"pos_embed": "none"}, {}, "no pos_embed"),
         ({"reg_tokens": 2, "global_pool": "map"}, {}, "pool_include_prefix False with pool 'attention'"),
-        ({"scale_mlp_norm": True}, {}, "have no place in a plain ViT"),
+        ({"scale_attn_norm": True}, {}, "have no place in a plain ViT"),
+        ({}, {"architecture": "eva02_base_patch16_clip_224"}, "a norm inside attention"),
+        ({}, {"architecture": "eva02_tiny_patch14_224", "model_args": {"rope_type": "mixed"}}, "rope_type is 'mixed'"),
         ({}, {"model_args": []}, "no objects of named fields"),
-        ({"pre_norm": True, "final_norm": False}, None, "norm_pre but no norm"),
     ],
 )
 def test_other_networks_are_refused(arguments: dict[str, Any], config: dict[str, Any] | None, words: str) -> None:
@@ -393,7 +395,9 @@ def test_state_and_arguments(changes: dict[str, Any], lively: Callable[..., ViT]
     ("changes", "words"),
     [
         ({"stem": "conv"}, "stem 'conv'"),
-        ({"positions": "rotary"}, "positions 'rotary'"),
+        ({"positions": "rotary", "activation": "gelu_tanh"}, "activation 'gelu_tanh'"),
+        ({"positions": "rotary", "norm_eps": 1e-12}, "norm_eps 1e-12"),
+        ({"pool": "attention", "pool_heads": 2}, "pool_heads 2"),
         ({"norm": "post"}, "norm 'post'"),
         ({"pool": "cls_mean"}, "pool 'cls_mean'"),
         ({"pool": "none"}, "pool 'none'"),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.loading.transforms import resize
-from vitrail.files import replacing
+from vitrail.files import DAY, remove_unfinished, replacing
 from vitrail.images.decode import read_image
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.progress import Progress
@@ -151,6 +151,7 @@ def keep_in_file(
             notes.append(f"{shown(file)} is damaged or cut short: the images are decoded again")
             file.unlink()
     if not (target.exists() and sizes.exists()):
+        remove_unfinished(folder, seconds=DAY)  # they are as large as the cache, also those of other data
         with replacing(target) as temporary:
             mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=dims)
             _reserve(temporary)

@@ -76,8 +76,8 @@ class DetachedDecisions(TorchFunctionMode):
         return detached(*arguments, **(named or {}))
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Tensor:
-    return F.scaled_dot_product_attention(q.detach(), k.detach(), v, **named)
+def attention(q: Tensor, k: Tensor, v: Tensor, *bias: Any, **named: Any) -> Tensor:
+    return F.scaled_dot_product_attention(q.detach(), k.detach(), v, *bias, **named)
 
 
 def layer_norm(

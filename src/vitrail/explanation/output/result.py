@@ -47,7 +47,9 @@ class Explanation:
     attention: list[NDArray[np.float32]] | None = None  # of each block (heads, h, w), on the grid of its stage
     prefix: list[NDArray[np.float32]] | None = None  # (heads, prefix), with `attention` 1 for each block and head
     grids: list[tuple[int, int]] = field(default_factory=list)  # of every block of the network
-    windows: list[NDArray[np.int64] | None] = field(default_factory=list)  # likewise (h, w): tokens with the same number
+    windows: list[NDArray[np.int64] | None] = field(
+        default_factory=list
+    )  # likewise (h, w): tokens with the same number
     # attend to one another; None: all to all
     stages: list[NDArray[np.float32]] = field(default_factory=list)  # relevance as each stage begins, on its own grid
     prefix_names: list[str] = field(default_factory=list)

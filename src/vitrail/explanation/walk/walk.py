@@ -18,8 +18,8 @@ from vitrail.explanation.forward_pass import evaluation_mode, run_steps
 from vitrail.explanation.token_names import prefix_names
 from vitrail.explanation.walk.walk_answer import answer_steps
 from vitrail.explanation.walk.walk_block import block_steps
-from vitrail.explanation.walk.walk_swin import swin_steps
 from vitrail.explanation.walk.walk_steps import Figure, Step, Walk, first, matrix, mosaic, pixels, shape_of
+from vitrail.explanation.walk.walk_swin import swin_steps
 from vitrail.model.encoder import BlockStep, Encoder
 from vitrail.model.patches import patchify
 from vitrail.model.positions import Grid
@@ -73,9 +73,7 @@ def embedding_steps(
     return [*steps, _positions(model, x, rope, grid, number)]
 
 
-def stem_steps(
-    model: ViT | Swin, images: Tensor, picture: NDArray[np.uint8], patch: tuple[int, int]
-) -> list[Step]:
+def stem_steps(model: ViT | Swin, images: Tensor, picture: NDArray[np.uint8], patch: tuple[int, int]) -> list[Step]:
     """From pixels to a token a patch."""
     down, across = model.config.patch_size
     grid = images.shape[2] // down, images.shape[3] // across
@@ -156,7 +154,10 @@ def _prefix(model: ViT, vectors: Tensor, tokens: Tensor, x: Tensor) -> Step:
 def _positions(model: ViT, x: Tensor, rope: Tensor | None, grid: Grid, number: int) -> Step:
     kind = model.config.positions
     if kind == "none":
-        return Step("No positions", "z₀ = z", shape_of(x), "This model does not know where a patch stands.")
+        text = "This model does not know where a patch stands."
+        if model.config.relative_bias:
+            text = "Nothing is added: inside attention, a learned number for the step from patch to patch is."
+        return Step("No positions", "z₀ = z", shape_of(x), text)
     likeness = position_likeness(model, rope, grid)  # (N, N)
     own = likeness[number].reshape(grid)
     words = {
@@ -165,17 +166,20 @@ def _positions(model: ViT, x: Tensor, rope: Tensor | None, grid: Grid, number: i
         "sincos2d": "A fixed vector is added: half of it tells the row, half the column.",
         "rotary": "Nothing is added: inside attention, queries and keys are turned by angles of their row and column.",
     }
+    turned = " Inside attention, queries and keys are turned too." if model.config.rotary else ""
     figures = [
         matrix("how alike this patch's position is to all others", own),
         Figure("the same for positions all over the grid", sampled(likeness, grid).float().cpu().numpy(), "signed"),
     ]
+    formulas = [] if rope is None else ["q′ = R(row, column) q", "k′ = R(row, column) k"]
     if (table := model.position_table(grid)) is not None:
         figures.insert(0, matrix("the positions, a row for each token", table))
+        formulas.insert(0, "z₀ = z + E_pos")
     return Step(
         title="Positions",
-        formula="z₀ = z + E_pos" if rope is None else "q′ = R(row, column) q,  k′ = R(row, column) k",
+        formula=",  ".join(formulas),
         shape=shape_of(x),
-        text=words[kind] + " Likeness is the cosine: neighbours, rows and columns should show.",
+        text=words[kind] + turned + " Likeness is the cosine: neighbours, rows and columns should show.",
         figures=figures,
     )
 

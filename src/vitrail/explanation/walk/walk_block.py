@@ -11,11 +11,10 @@ from torch import Tensor
 
 from vitrail.explanation.token_names import token_name
 from vitrail.explanation.walk.walk_steps import Figure, Step, first, matrix, mosaic, shape_of
-from vitrail.model.attention import attention_weights
-from vitrail.model.block import activate
 from vitrail.model.encoder import BlockStep
 from vitrail.model.positions import Grid
 from vitrail.model.vit import ViT
+from vitrail.model.window_attention import compared_pairs
 
 ALL_PAIRS = 512  # tokens up to which the whole map of scores is shown; beyond, only the query's row
 
@@ -50,15 +49,16 @@ def attention_steps(model: ViT, block_step: BlockStep, where: str, u: Tensor, qu
     attention, grid = block_step.block.attention, block_step.grid
     q, k, v = block_step.qkv()  # (1, heads, M, d)
     name = token_name(query, model.config, grid)
-    heads = _heads_of(q, k, v)  # (1, heads, M, d)
+    heads = _heads_of(block_step)  # (1, heads, M, d)
     concatenated = heads.transpose(1, 2).flatten(2)  # (1, M, D)
     attended = attention.dropout(attention.out(concatenated))
-    rows = attention_weights(q[:, :, query : query + 1], k)[0, :, 0]  # (heads, M)
+    [(_, asked)] = block_step.attention(torch.tensor([query], device=q.device))
+    rows = asked[0, :, 0]  # (heads, M)
     text = "Each head takes the values it looks at, in its shares; the heads are put side by side."
     side_by_side = matrix("O: a row for each token, the heads from left to right", concatenated[0])
     steps = [
         projection_step(where, name, query, u, q, k, v),
-        *_map_steps(where, name, query, q, k),
+        *_map_steps(where, name, query, block_step),
         _attended_patches(where, name, rows, model.prefix, grid),
         Step(
             f"{where}: heads, side by side",
@@ -92,21 +92,25 @@ def projection_step(where: str, name: str, query: int, u: Tensor, q: Tensor, k: 
     )
 
 
-def _map_steps(where: str, name: str, query: int, q: Tensor, k: Tensor) -> list[Step]:
+def _map_steps(where: str, name: str, query: int, block_step: BlockStep) -> list[Step]:
     """Scores and softmax of head 0, of all queries where that can be shown, else of the query."""
+    block, (q, k, _) = block_step.block, block_step.qkv()
     _, heads, tokens, size = q.shape
     whole = tokens <= ALL_PAIRS
-    few = slice(None) if whole else slice(query, query + 1)
+    few = torch.arange(tokens, device=q.device) if whole else torch.tensor([query], device=q.device)
     scores = q[:, :1, few].float() @ k[:, :1].float().transpose(-2, -1) * size**-0.5  # (1, 1, rows, M)
-    shares = attention_weights(q[:, :1, few], k[:, :1])
+    bias = block.attention_bias(block_step.grid)  # (heads, M, M)
+    scores = scores if bias is None else scores + bias[:1, few].float()
+    shares = block.attention_rows(q, k, few, block_step.grid)[:, :1]
     what = f"a row for each of the {tokens} queries, a column for each key" if whole else f"the row of {name}"
     shape, row = f"({heads}, {tokens}, {tokens})", query if whole else 0
     return [
         Step(
             f"{where}: scores",
-            f"S = Q Kᵀ / √d,  √d = √{size} = {size**0.5:.2f}",
+            f"S = Q Kᵀ / √d{'' if bias is None else ' + B'},  √d = √{size} = {size**0.5:.2f}",
             shape,
-            "How well each query fits each key, for each head.",
+            "How well each query fits each key, for each head."
+            + ("" if bias is None else " B is learned: a number for each step, rows and columns, from patch to patch."),
             [matrix(f"head 0: {what}", scores[0, 0])],
             (f"scores of {name} begin", first(scores[0, 0, row])),
         ),
@@ -115,7 +119,7 @@ def _map_steps(where: str, name: str, query: int, q: Tensor, k: Tensor) -> list[
             "A = softmax(S),  each row sums to 1",
             shape,
             "Scores become shares. The model itself runs fused and never writes this map down; it is recomputed here "
-            "from the same numbers.",
+            f"from the same numbers.{_windows_in_words(block_step)}",
             [matrix(f"head 0: {what}", shares[0, 0], "share")],
             (f"shares of {name} begin", first(shares[0, 0, row])),
         ),
@@ -134,7 +138,7 @@ def _attended_patches(where: str, name: str, rows: Tensor, prefix: int, grid: Gr
 
 
 def mlp_step(block: Any, where: str, u: Tensor) -> tuple[Step, Tensor]:
-    hidden = activate(block.mlp.up(u), block.mlp.activation)  # (1, M, mlp_width)
+    hidden = block.mlp.hidden(u)  # (1, M, mlp_width)
     added = block.mlp.down(hidden)
     words = {"gelu": "GELU", "gelu_tanh": "GELU", "quick_gelu": "GELU", "swiglu": "SwiGLU"}
     active = float((hidden > 0).float().mean())
@@ -177,10 +181,22 @@ def norm_step(title: str, formula: str, before: Tensor, after: Tensor) -> Step:
     )
 
 
-def _heads_of(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """A V a head at a time, so that one map is held and not all."""
-    heads = [attention_weights(q[:, [h]], k[:, [h]]) @ v[:, [h]].float() for h in range(q.shape[1])]
-    return torch.cat(heads, dim=1).to(v.dtype)  # (1, heads, M, d)
+def _heads_of(block_step: BlockStep) -> Tensor:
+    """A V some rows of A at a time, so that the map is never held as a whole: (1, heads, M, d)."""
+    _, _, v = block_step.qkv()
+    return torch.cat([rows @ v.float() for _, rows in block_step.attention()], dim=2).to(v.dtype)
+
+
+def _windows_in_words(block_step: BlockStep) -> str:
+    windows = block_step.block.windows(block_step.grid)
+    if windows is None or windows.cover_all:
+        return ""
+    tokens = block_step.input.shape[1]
+    in_front = " and the tokens in front, which look at all" if windows.prefix else ""
+    return (
+        f" In this block a patch looks only at its window of {windows.side} × {windows.side} patches{in_front}: "
+        f"{compared_pairs(windows):,} pairs of tokens are compared, not {tokens**2:,}."
+    )
 
 
 def head_maps(rows: Tensor, prefix: int, grid: Grid) -> Figure:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.inference.profiling import measure as measure_forward
+from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import is_preset, preset
 from vitrail.terminal import table
-from vitrail.text import json_text
+from vitrail.text import counted, json_text
 
 if TYPE_CHECKING:
     from vitrail.weights.checkpoint import Checkpoint
@@ -29,25 +30,19 @@ CONFIG_LINES = {
         "stem_blocks",
         "stem_maps",
         "feature_channels",
+        "cnn",
         "patch_bias",
     ),
     "prefix": ("cls_token", "cls_init", "distillation", "registers", "queries"),
-    "positions": ("positions", "cls_position", "block_positions", "resample", "rotary_base", "stem_norm"),
+    "positions": ("positions", "cls_position", "block_positions", "relative_bias", "resample", "stem_norm"),
+    "rotary": ("rotary", "rotary_base", "rotary_grid", "rotary_start", "rotary_bfloat16"),
     "blocks": (
-        "version",
-        "width",
-        "depth",
-        "depths",
-        "heads",
-        "qkv_bias",
-        "qk_norm",
-        "mlp_width",
-        "mlp_ratio",
-        "activation",
+        *("version", "width", "depth", "depths", "heads", "qkv_bias", "qk_norm"),
+        *("mlp_width", "mlp_ratio", "mlp_norm", "activation"),
     ),
-    "windows": ("window_size", "pretrained_windows", "padding"),
+    "windows": ("attention_window", "global_blocks", "window_size", "pretrained_windows", "padding"),
     "norms": ("norm", "norm_eps", "layer_scale"),
-    "answer": ("pool", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
+    "answer": ("pool", "pool_heads", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
     "training": ("dropout", "attention_dropout", "head_dropout", "drop_path"),
 }
 
@@ -78,6 +73,8 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
 
 def patch_size_variants(config: EncoderConfig) -> list[EncoderConfig]:
     """The same model with every usual patch size that divides its image size, and with its own, small patches first."""
+    if isinstance(config, ViTConfig) and config.stem == "features":  # the patches are the cells of its CNN's map
+        return [config]
     usual = PATCH_SIZES if len(config.levels) == 1 else MERGED_PATCH_SIZES
     sizes = {(side, side) for side in usual if not any(length % side for length in config.image_size)}
     return [config.replace(patch_size=size) for size in sorted({*sizes, config.patch_size})]
@@ -129,14 +126,23 @@ def _cost_lines(costs: dict[str, Any], config: dict[str, Any]) -> str:
         ("tokens", f"{tokens:,} = {down} x {across} patches" + (f" + {prefix} before them" if prefix else "")),
         ("multiply-adds", f"{costs['multiply_adds']:,} for one image: all tokens through all blocks, and the head"),
         ("attention", f"{costs['attention_entries']:,} entries per head and block{_pairs(costs, config)}"),
+        *_window_lines(costs, config),
         ("memory", f"{_bytes(costs['weight_bytes'])} weights, about {_bytes(costs['activation_bytes'])} activations"),
     ]
     return _aligned(lines)
 
 
+def _window_lines(costs: dict[str, Any], config: dict[str, Any]) -> list[tuple[str, str]]:
+    if costs["window_entries"] is None:
+        return []
+    side, windowed = config["attention_window"], config["depth"] - config["global_blocks"]
+    words = f"but {costs['window_entries']:,} in {counted(windowed, 'block')} with windows of {side} x {side} patches"
+    return [("", words)]
+
+
 def _without_cnn(config: dict[str, Any]) -> str:
-    theirs = config.get("stem") == "features"
-    return " without your CNN, whose multiply-adds are not counted either" if theirs else ""
+    own = config.get("stem") == "features" and config["cnn"] is None
+    return " without your CNN, whose multiply-adds are not counted either" if own else ""
 
 
 def _pairs(costs: dict[str, Any], config: dict[str, Any]) -> str:

@@ -74,7 +74,9 @@ class Windows(NamedTuple):
         tokens, regions = self.token_numbers(device), self._regions(device)  # (windows, M) each
         numbers = torch.arange(len(tokens), device=device)[:, None] * 9 + regions
         count = self.grid[0] * self.grid[1]
-        return torch.zeros(count + 1, dtype=torch.long, device=device).scatter_(0, tokens.flatten(), numbers.flatten())[:-1]
+        return torch.zeros(count + 1, dtype=torch.long, device=device).scatter_(0, tokens.flatten(), numbers.flatten())[
+            :-1
+        ]
 
     def _regions(self, device: torch.device) -> Tensor:
         """(windows, M): tokens of a window with different numbers, 0 to 8, lie on opposite sides of the picture."""

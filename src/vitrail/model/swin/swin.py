@@ -13,10 +13,10 @@ from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.patches import LinearStem
 from vitrail.model.positions import Grid
 from vitrail.model.presets import swin_preset
-from vitrail.model.swin.relative_positions import resample_table
+from vitrail.model.swin.relative_bias import resample_table
+from vitrail.model.swin.swin_attention import WindowAttention
 from vitrail.model.swin.swin_block import PatchMerging, SwinBlock
 from vitrail.model.swin.swin_config import SwinConfig
-from vitrail.model.swin.window_attention import WindowAttention
 
 
 class Swin(Encoder):

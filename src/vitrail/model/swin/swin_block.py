@@ -12,8 +12,8 @@ from vitrail.model.attention import AttentionGroup
 from vitrail.model.block import MLP, LayerScaleDropPath
 from vitrail.model.positions import Grid
 from vitrail.model.swin.shifted_windows import Windows, windows_of
+from vitrail.model.swin.swin_attention import WindowAttention
 from vitrail.model.swin.swin_config import SwinConfig
-from vitrail.model.swin.window_attention import WindowAttention
 
 
 class SwinBlock(nn.Module):

@@ -254,9 +254,7 @@ def _objects(explanation: Explanation, picture: NDArray[np.uint8]) -> dict[str, 
         "masks": masks,
         "block": explanation.blocks[-1] if explanation.blocks else None,
         "query": explanation.query,
-        "foreground": None
-        if foreground is None
-        else jpeg(cut_out(picture, on_patches(foreground, explanation.grid))),
+        "foreground": None if foreground is None else jpeg(cut_out(picture, on_patches(foreground, explanation.grid))),
         "components": None
         if explanation.components is None
         else png(enlarged((255 * explanation.components).round().astype(np.uint8), SIDE // 2)),

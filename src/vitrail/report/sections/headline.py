@@ -51,9 +51,13 @@ def _range(value: float, interval: Any) -> dict[str, str] | None:
 def _caveat(results: Mapping[str, Any], part: str) -> str:
     if part == "test":
         return "None of these images was used for training or for choosing anything."
-    chosen = "the best epoch"
+    chosen = ["the best epoch"] if results.get("chose_weights", True) else []
     if "calibration" in results:
-        chosen += " and the calibration"
+        chosen.append("the calibration")
     elif "threshold" in results:
-        chosen += " and the threshold of precision, recall and F1"
-    return f"These images also chose {chosen}, so new ones may score a little lower; a test part would tell."
+        chosen.append("the threshold of precision, recall and F1")
+    if not chosen:
+        return "Nothing was chosen by these images: they are few, and the last weights were kept."
+    return (
+        f"These images also chose {' and '.join(chosen)}, so new ones may score a little lower; a test part would tell."
+    )

@@ -56,6 +56,8 @@ class DecodePool:
         except asyncio.CancelledError:
             asyncio.get_running_loop().call_later(ABANDONED, job.kill)
             raise
+        finally:
+            del future  # it holds its error, which holds this frame and the image: a circle
 
     def close(self) -> None:
         for worker in self._all:

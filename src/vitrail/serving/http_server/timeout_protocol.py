@@ -17,6 +17,7 @@ TOO_MANY_CONNECTIONS = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
     b"content-length: %d\r\n\r\n%s" % (len(_ERROR), _ERROR)
 )
+_INVALID = json_bytes({"error": "this is no valid HTTP request: the connection is closed"})
 
 MAX_HEADER_BYTES = 64 * 1024  # as uvicorn's own
 FREE_PIECES = 1000  # of a body, of any size
@@ -72,8 +73,13 @@ class TimeoutProtocol(H11Protocol):
             self._start_header_timer()
 
     def send_400_response(self, msg: str) -> None:
+        """uvicorn's own is plain text; every error of ours is JSON."""
+        head = [("content-type", "application/json"), ("connection", "close"), ("content-length", str(len(_INVALID)))]
+        response = h11.Response(status_code=400, headers=head, reason=b"Bad Request")
         try:
-            super().send_400_response(msg)
+            for event in (response, h11.Data(data=_INVALID), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
         except h11.LocalProtocolError:  # the response has begun already
             self.transport.abort()
 

@@ -192,7 +192,11 @@ class Detect(DenseTask):
         self._check_pairs(outputs, targets)
         rows = outputs.detach().cpu().float().reshape(len(outputs), -1, 6)
         self.nms_iou = best_nms_iou(rows, targets.detach().cpu(), self.outputs)
-        return suppress_rows(rows, self.nms_iou).flatten(1)
+        return self.with_decoding(outputs)
+
+    def with_decoding(self, outputs: Tensor) -> Tensor:
+        rows = outputs.detach().cpu().float().reshape(len(outputs), -1, 6)
+        return suppress_rows(rows, USUAL if self.nms_iou is None else self.nms_iou).flatten(1)
 
     def calibrate(self, outputs: Tensor, targets: Tensor) -> None:
         """The score from which on an object counts as found: where F1 is best, over all classes."""

@@ -50,7 +50,8 @@ class NumberData(TaskData):
         for column in columns:
             _check_numbers(table, column)
         values = [tuple(float(table.columns[column][row]) for column in columns) for row in range(len(table))]
-        unused = [column for column in free if column not in columns]
+        taken = set(columns)
+        unused = [column for column in free if column not in taken]
         return TableTargets(tuple(columns), values, _unused_columns(unused))
 
     def describe(self, dataset: Dataset) -> str:

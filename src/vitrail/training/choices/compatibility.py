@@ -6,14 +6,23 @@ from vitrail.errors import VitrailError
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.tasks.task import Task
 from vitrail.training.settings import Recipe, Settings
+from vitrail.weights.published import published_models
 
-FROM_START = ("model", "width", "depth", "heads", "patch_size", "stem", "pool")  # what a fine-tuned model has decided
+# what a fine-tuned model has decided
+FROM_START = ("model", "width", "depth", "heads", "patch_size", "stem", "cnn", "pool")
 
 
 def check_start(settings: Settings) -> None:
     """Whether the settings of the model go with starting from a file, or from scratch."""
     model = settings.model
+    if model.model in published_models():
+        raise VitrailError(f"model.model is a preset; {model.model} is a published model: start from it with --from")
+    if model.cnn is not None and model.stem not in (None, "features"):
+        raise VitrailError(f"model.cnn makes the tokens, so leave out model.stem = {model.stem!r}")
     if model.start is None:
+        if model.cnn is None and (model.stem == "features" or model.freeze_cnn):
+            named = "model.freeze_cnn" if model.freeze_cnn else "model.stem = 'features'"
+            raise VitrailError(f"{named} needs a CNN: set model.cnn, such as timm:resnet18.a1_in1k")
         if model.train_only != "all":
             raise VitrailError(f"model.train_only = {model.train_only!r} needs a model to start from: --from")
         return
@@ -53,6 +62,8 @@ def check_network(settings: Settings, config: EncoderConfig) -> None:
 def check_task(settings: Settings, task: Task) -> None:
     """Whether the settings go with answers about places, or with answers about whole pictures."""
     train, model = settings.train, settings.model
+    if model.attention_window and (train.keep_tokens or 1.0) < 1:
+        raise VitrailError("model.attention_window needs all patches: set train.keep_tokens to 1")
     if model.resize == "window" and not task.sliding_windows:
         raise VitrailError(f"model.resize = 'window' is for masks; the task {task.name} takes pad or squash")
     if not task.dense:

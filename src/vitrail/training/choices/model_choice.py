@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vitrail.errors import VitrailError
-from vitrail.model.config import ViTConfig
+from vitrail.model.config import TIMM_CNN, ViTConfig
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import preset
+from vitrail.model.timm_cnn import feature_map, feature_maps
 from vitrail.tasks.registry import task_data
 from vitrail.text import counted
 from vitrail.training.choices.facts import Facts
 from vitrail.training.settings import Model, Settings
+from vitrail.weights.pretrained_cnn import architecture_of
 
 SMALL = 64  # pixels: pictures up to here are used at their own size
 PHOTO = 128  # pixels a side at most, for larger ones: 8 x 8 patches of 16
@@ -26,7 +28,10 @@ SHORT = 10.0  # minutes: a run that has too few steps in large batches
 MIDDLING = 30.0  # minutes on a CPU, in which batches may be larger, but not largest
 HOURS = 90.0  # minutes from which a larger model is worth its time
 MANY = 20_000  # images from which it has enough to learn from
-OF_A_VIT = ("width", "depth", "heads", "stem", "stem_blocks", "stem_maps", "pool")  # settings of no other network
+OF_A_VIT = (  # settings of no other network
+    *("width", "depth", "heads", "stem", "stem_blocks", "stem_maps", "pool"),
+    *("cnn", "attention_window", "global_blocks"),
+)
 DENSE_LONGEST = 512  # pixels of the longer side: small things must stay visible
 
 
@@ -45,6 +50,8 @@ def choose_model(settings: Settings, facts: Facts) -> Choice:
     if facts.objects:
         values["model.candidates"] = candidates_for(facts.objects)
     values |= _preset_values(model) if model.model is not None else _fitting_values(model, facts)
+    if model.cnn is not None:
+        values |= _cnn_values(model, values)
     chosen = settings.where_unset(values)
     size = max(chosen.model.image_size or 0, chosen.model.image_width or 0)
     chosen = chosen.where_unset({"train.batch_size": batch_for(facts, size)})
@@ -99,12 +106,30 @@ def _fitting_values(model: Model, facts: Facts) -> dict[str, Any]:
     }
 
 
+def _cnn_values(model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the CNN changes: its stem, and patches that are the cells of one of its maps, at least 7 of them a side."""
+    assert model.cnn is not None
+    strides = feature_maps(architecture_of(model.cnn))
+    height, width = model.image_size or values["model.image_size"], model.image_width or values.get("model.image_width")
+    sides = (height, width or height)
+    patch = model.patch_size or max((s for s in strides if min(sides) // s >= 7), default=min(strides))
+    return {
+        "model.stem": "features",
+        "model.stem_blocks": 0,
+        "model.stem_maps": "fine",
+        "model.patch_size": patch,
+        "model.image_size": max(1, round(sides[0] / patch)) * patch,
+        "model.image_width": None if width is None else max(1, round(width / patch)) * patch,
+    }
+
+
 def _reason(model: Model, facts: Facts) -> str:
     square = model.image_width in (None, model.image_size)
     size = str(model.image_size) if square else f"{model.image_width} x {model.image_size}"
     labels = counted(len(facts.labels), *task_data(facts.task).label_noun)
+    stem = model.stem if model.cnn is None else f"{model.cnn} as the"
     return (
-        f"model: width {model.width}, depth {model.depth}, {counted(model.heads or 0, 'head')}, {model.stem} stem, "
+        f"model: width {model.width}, depth {model.depth}, {counted(model.heads or 0, 'head')}, {stem} stem, "
         f"{model.patch_size} px patches at {size} px, for {facts.images:,} training images of about "
         f"{facts.width} x {facts.height} px in {labels} on {facts.cores} "
         f"{facts.device} core{'s' * (facts.cores != 1)}{f', {facts.minutes:g} minutes' if facts.minutes else ''}"
@@ -144,10 +169,25 @@ def _vit_fields(model: Model, base: ViTConfig) -> dict[str, Any]:
         "width": model.width,
         "depth": model.depth,
         "heads": model.heads,
-        "stem": model.stem,
-        "stem_blocks": model.stem_blocks,
-        "stem_maps": model.stem_maps,
+        **_stem_fields(model),
+        **window_fields(model),
     }
+
+
+def window_fields(model: Model) -> dict[str, Any]:
+    """The fields of ViTConfig that say which windows attention stays in, where they are set."""
+    fields = {"attention_window": model.attention_window, "global_blocks": model.global_blocks}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _stem_fields(model: Model) -> dict[str, Any]:
+    """The fields of ViTConfig that say what the stem is."""
+    if model.cnn is None:
+        return {"stem": model.stem, "stem_blocks": model.stem_blocks, "stem_maps": model.stem_maps}
+    assert model.patch_size is not None
+    architecture = architecture_of(model.cnn)
+    channels = feature_map(architecture, model.patch_size).channels
+    return {"stem": "features", "cnn": f"{TIMM_CNN}{architecture}", "feature_channels": channels}
 
 
 def width_and_depth(facts: Facts, small: bool = False) -> tuple[int, int]:

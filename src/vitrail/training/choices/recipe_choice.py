@@ -17,7 +17,8 @@ def choose_optimizer(settings: Settings, sharded: bool, every_patch: bool = Fals
     """What the time of a step depends on, so before it is measured. `every_patch`: none can be left out."""
     tuned = settings.model.start is not None
     chosen = settings.where_unset({"train.optimizer": "adamw" if tuned or sharded else "muon"})
-    keep = 1.0 if tuned or every_patch else kept_tokens(settings.model)
+    all_patches = tuned or every_patch or bool(settings.model.attention_window)  # windows are made of all patches
+    keep = 1.0 if all_patches else kept_tokens(settings.model)
     return chosen.where_unset({"train.lr": usual_rate_of(chosen), "train.keep_tokens": keep})
 
 

@@ -15,6 +15,8 @@ from vitrail.training.optim.lora import is_low_rank
 from vitrail.training.optim.muon import Muon
 
 BETAS = (0.9, 0.95)  # the second shorter than AdamW's usual 0.999: a run of a few thousand steps must forget its start
+CNN_RATE = 0.1  # of a pre-trained CNN below a fresh encoder, as DETR's backbone
+CNN = "stem.cnn."  # how the names of its parameters begin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +27,14 @@ class Rates:
     muon: float | None = None  # None: AdamW for all
     weight_decay: float = 0.05
     layer_decay: float = 1.0
+    cnn: float = 1.0  # share of the rate at which the CNN of a stem learns
 
 
-def choose_trained(model: Encoder, train_only: str) -> None:
+def choose_trained(model: Encoder, train_only: str, freeze_cnn: bool = False) -> None:
     """Freeze what is not trained. LoRA's own matrices are added by `add_low_rank` and stay free."""
+    if freeze_cnn:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not name.startswith(CNN))
     if train_only == "all":
         return
     for name, parameter in model.named_parameters():
@@ -42,6 +48,7 @@ def optimizers(model: Encoder, rates: Rates) -> list[Optimizer]:
         decay = rates.weight_decay if parameter.dim() > 1 and not is_token(name) else 0.0
         by_muon = rates.muon is not None and is_matrix(name, parameter, model.config.channels)
         scale = layer_scale(name, model.config.depth, rates.layer_decay)
+        scale *= rates.cnn if name.startswith(CNN) else 1.0
         stacks = 3 if by_muon and ".qkv." in name else 1
         groups["muon" if by_muon else "adamw", scale, decay, stacks].append(parameter)
     by_kind: dict[str, list[dict]] = defaultdict(list)
@@ -73,15 +80,16 @@ def is_matrix(name: str, parameter: Tensor, channels: int) -> bool:
         return False
     if name.startswith(("stem.layers.", "head.convs.")) and parameter.dim() == 4:
         return parameter.shape[1] != channels
-    return name.startswith(("blocks.", "merges.", "head.blocks.", "head.layers.")) and parameter.dim() == 2
+    in_block = name.startswith(("blocks.", "merges.", "head.blocks.", "head.layers."))
+    return in_block and parameter.dim() == 2
 
 
 def is_token(name: str) -> bool:
     """[CLS], registers, queries, positions, scales: numbers that stand for something, which decay would pull away from
     it. Swin's relative positions too, be they a table or an MLP."""
-    of_attention = ".attention.positions." in name or name.endswith(".logit_scale")
+    tables = ("positions.table", "relative_bias.table", ".logit_scale")
     tokens = ("cls_token", "distillation_token", "registers", "queries")
-    return name in tokens or name.endswith("positions.table") or of_attention
+    return name in tokens or name.endswith(tables) or ".attention.positions." in name
 
 
 def layer_scale(name: str, depth: int, decay: float) -> float:

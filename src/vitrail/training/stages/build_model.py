@@ -8,23 +8,31 @@ from typing import Any
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.model.networks import build_network
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.presets import build_network
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_network, check_sharing, check_start, check_task
 from vitrail.training.choices.facts import Facts
-from vitrail.training.choices.model_choice import Choice, choose_model, config_of
+from vitrail.training.choices.model_choice import Choice, choose_model, config_of, window_fields
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
-from vitrail.training.choices.size_choice import fit_size_to_time, measure_step_cost, small_config
+from vitrail.training.choices.size_choice import (
+    StepCost,
+    fit_size_to_time,
+    fit_tuned_size_to_time,
+    measure_step_cost,
+    small_config,
+)
 from vitrail.training.optim.whitening import start_from_images
 from vitrail.training.run_context import Run
-from vitrail.training.settings import Settings
+from vitrail.training.settings import Model, Settings
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.stages.read_data import TrainingData
 from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
+from vitrail.weights.pretrained_cnn import find_cnn
 
 TUNED_BATCH = 32
 
@@ -36,8 +44,9 @@ def load_start(settings: Settings, task: Task) -> Checkpoint | None:
     if model.start is None:
         return None
     torch.manual_seed(train.seed)
-    size = (model.image_size, model.image_width or model.image_size) if model.image_size else None  # None: its own
+    size = input_size(model) if model.image_size else None  # None: its own
     extra: dict[str, Any] = {"drop_path": train.drop_path or 0.0, "dropout": train.dropout}
+    extra |= window_fields(model)
     checkpoint = load(model.start, channels=model.channels, image_size=size, **extra)
     if checkpoint.task == task.name and checkpoint.labels == task.labels:
         for layer in checkpoint.model.output_layers():
@@ -47,12 +56,19 @@ def load_start(settings: Settings, task: Task) -> Checkpoint | None:
     return checkpoint
 
 
+def input_size(model: Model) -> tuple[int, int]:
+    """Height and width of settings that have one."""
+    assert model.image_size is not None
+    return model.image_size, model.image_width or model.image_size
+
+
 def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint | None) -> Choice:
     """Settings with all that the network and the time of a step depend on. What is set stays, so a resumed run, whose
     settings are complete, goes through this unchanged."""
     settings = run.settings.where_unset({"data.validation": data.holdout})
     if loaded is not None:
-        choice = _fine_tuning_choice(settings, data, task, loaded)
+        facts = data.facts(run.processes.device.type, settings.train.minutes)
+        choice = tuned_size_in_time(run, facts, task, loaded, _fine_tuning_choice(settings, data, task, loaded))
     else:
         if not run.request.resume:
             settings = settings.where_unset({"model.resize": usual_resize(type(task), "crop")})
@@ -76,12 +92,27 @@ def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice:
     if run.request.resume or not task.dense or not facts.minutes or model.image_size or model.model is not None:
         return choice
     config = small_config(config_of(choice.settings, head_fields(choice.settings, task)))
-    precision = settings.train.precision or "auto"
     muon = settings.train.optimizer != "adamw" and not run.request.shard
-    own = measure_step_cost(config, run.processes.device, precision, muon)
+    return fit_size_to_time(settings, facts, choice, config, _step_cost(run, settings, config, muon))
+
+
+def tuned_size_in_time(run: Run, facts: Facts, task: Task, loaded: Checkpoint, choice: Choice) -> Choice:
+    """The choice at the model's own size, or at a smaller one whose images can be seen often enough. Where classes are
+    told from all of a network that learns: smaller pictures were measured there, and there they save most."""
+    model, train = choice.settings.model, choice.settings.train
+    if run.request.resume or not facts.minutes or model.image_size or model.train_only != "all":
+        return choice
+    if not task.classifies_images or loaded.model.feature_cnn is not None:
+        return choice
+    cost = _step_cost(run, choice.settings, small_config(loaded.config), muon=train.optimizer == "muon")
+    return fit_tuned_size_to_time(facts, choice, loaded.config, cost)
+
+
+def _step_cost(run: Run, settings: Settings, config: EncoderConfig, muon: bool) -> StepCost:
+    """What a training step takes, by all processes together."""
+    own = measure_step_cost(config, run.processes.device, settings.train.precision or "auto", muon)
     cost = run.processes.from_main(lambda: own)
-    cost = replace(cost, image_seconds=cost.image_seconds / run.processes.world)
-    return fit_size_to_time(settings, facts, choice, config, cost)
+    return replace(cost, image_seconds=cost.image_seconds / run.processes.world)
 
 
 def _fine_tuning_choice(settings: Settings, data: TrainingData, task: Task, loaded: Checkpoint) -> Choice:
@@ -109,11 +140,19 @@ def build_model(settings: Settings, task: Task, loaded: Checkpoint | None) -> Ch
     model = settings.model
     fraction = 1.0 if task.dense else model.crop_fraction or 1.0  # answers about places need all of an image
     if loaded is not None:
+        if model.image_size is not None and loaded.config.image_size != (size := input_size(model)):
+            loaded = adapt(loaded, image_size=size)  # chosen by the time
         return replace(loaded, preprocessing=loaded.preprocessing.replace(resize=model.resize, crop_fraction=fraction))
     torch.manual_seed(settings.train.seed)
-    network = build_network(config_of(settings, head_fields(settings, task)))
+    config = config_of(settings, head_fields(settings, task))
     resize = model.resize or ("pad" if task.dense else "crop")  # not set: a run of an earlier version, resumed
-    preprocessing = Preprocessing(size=network.config.image_size, resize=resize, crop_fraction=fraction)
+    preprocessing = Preprocessing(size=config.image_size, resize=resize, crop_fraction=fraction)
+    cnn = None
+    if model.cnn is not None:
+        pretrained = find_cnn(model.cnn)
+        cnn = pretrained.build(config.patch_size[0], config.channels)
+        preprocessing = preprocessing.replace(mean=pretrained.mean, std=pretrained.std)
+    network = build_network(config, cnn)
     return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(task.labels))
 
 

@@ -18,7 +18,7 @@ from vitrail.training.failure import is_out_of_memory
 from vitrail.training.loop import TrainState
 from vitrail.training.optim.ema import EMA
 from vitrail.training.optim.lora import add_low_rank
-from vitrail.training.optim.optimizers import Rates, choose_trained, optimizers
+from vitrail.training.optim.optimizers import CNN_RATE, Rates, choose_trained, optimizers
 from vitrail.training.plan import Plan
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Augment, Settings
@@ -49,8 +49,8 @@ def trainable(model: Encoder, settings: Settings, device: torch.device) -> Encod
     torch.manual_seed(settings.train.seed)
     if settings.model.train_only == "lora":
         add_low_rank(model, settings.model.lora_rank)
-    choose_trained(model, settings.model.train_only)
-    model.freeze_stem_statistics(settings.model.train_only != "all")
+    choose_trained(model, settings.model.train_only, settings.model.freeze_cnn)
+    model.freeze_stem_statistics(settings.model.train_only != "all" or settings.model.freeze_cnn)
     model.checkpointing = settings.train.checkpointing
     return model.to(device).train()
 
@@ -63,6 +63,7 @@ def rates_of(settings: Settings) -> Rates:
         muon=train.muon_lr if train.optimizer == "muon" else None,
         weight_decay=train.weight_decay,
         layer_decay=train.layer_decay if settings.model.start is not None else 1.0,
+        cnn=CNN_RATE if settings.model.cnn is not None else 1.0,
     )
 
 

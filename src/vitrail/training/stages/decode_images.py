@@ -192,9 +192,12 @@ def _choose_view(
     if settings.model.start is not None:
         return _View(settings, facts, start.preprocessing)
     settings = choose_view(settings, facts)
-    mean, std = mean_and_std(cache, len(readable))
     fraction = 1.0 if task.dense else settings.model.crop_fraction
-    return _View(settings, facts, start.preprocessing.replace(crop_fraction=fraction, mean=mean, std=std))
+    preprocessing = start.preprocessing.replace(crop_fraction=fraction)
+    if settings.model.cnn is None:  # a pre-trained CNN expects the colours that it was trained with
+        mean, std = mean_and_std(cache, len(readable))
+        preprocessing = preprocessing.replace(mean=mean, std=std)
+    return _View(settings, facts, preprocessing)
 
 
 def _held_out(data: TrainingData, split: str, view: _View) -> HeldOutImages:

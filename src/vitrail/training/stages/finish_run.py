@@ -26,6 +26,7 @@ from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import trainable
 from vitrail.training.stages.decode_images import TrainingImages, held_out_outputs
 from vitrail.training.stages.make_plan import REPORT, SMALLEST_FINAL, Planned
+from vitrail.training.stages.nested_split import nested_metrics, nested_note
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -79,16 +80,22 @@ def calibrate(run: Run, images: TrainingImages, model: Encoder, plan: Plan, stat
     task, split = images.task, images.measured_split
     count = run.processes.from_main(lambda: images_in_time(images, plan, state))  # each has a clock of its own
     indices = images.sample(split, count)
+    groups = run.processes.from_main(lambda: groups_of(images, split, indices))
+    nested: dict[str, float] = {}
     if split == "val" or task.calibrates:
         calibrated_on = indices if split == "val" else images.validation_indices
         undecided = replace(images, task=task.without_decoding_choices())
         outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on)
+        if split == "val" and task.calibrates and not images.can_choose_best:
+            nested = nested_metrics(task, outputs, targets, groups, images.settings.train.seed)
         outputs = task.choose_decoding(outputs, targets)
         task.calibrate(outputs, targets)
     if split == "test":
         outputs, targets, _ = held_out_outputs(images, model, "test", run.processes, indices)
-    groups = run.processes.from_main(lambda: groups_of(images, split, indices))
     results = task.evaluate(task.meant(outputs), targets, seed=images.settings.train.seed, groups=groups)
+    results["chose_weights"] = split == "val" and images.can_choose_best
+    if note := nested_note(task, results["metrics"], nested, len(indices)):
+        results |= {"nested": nested, "notes": [*results.get("notes", ()), note]}
     for layer in model.output_layers():
         task.fold(layer)
     return Measured(model.cpu(), results, split, indices)

@@ -6,6 +6,8 @@ are computed once, and a linear layer on them is fitted in seconds.
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +24,7 @@ from vitrail.training.validate import HeldOutImages, evaluation_engine
 from vitrail.weights.checkpoint import Checkpoint
 
 MOST_IMAGES = 2000
+SHARE = 0.1  # of the minutes, for the features; what was not reached by then is left out
 DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)  # of the squared weights; the one that generalises best is taken
 STEPS = 60  # of L-BFGS
 HELD_OUT = 5  # of the images every fifth chooses among the decays
@@ -58,24 +61,30 @@ def probe_head(run: Run, images: TrainingImages, start: Checkpoint) -> Checkpoin
 
 def fit_to_training_images(images: TrainingImages, start: Checkpoint) -> Probe:
     """The probe of a sample of the training images, as the model will be shown them."""
-    order = permutation(images.settings.train.seed, 0, len(images.data.train))[:MOST_IMAGES]
-    features = pooled_features(images, start, order.tolist())
-    return fit_probe(features, images.targets["train"].take(order), images.task)
+    train = images.settings.train
+    order = permutation(train.seed, 0, len(images.data.train))[:MOST_IMAGES]
+    features = pooled_features(images, start, order.tolist(), SHARE * 60 * (train.minutes or math.inf))
+    return fit_probe(features, images.targets["train"].take(order[: len(features)]), images.task)
 
 
-def pooled_features(images: TrainingImages, start: Checkpoint, indices: list[int]) -> Tensor:
-    """(M, D): what the head reads of each of these training images."""
+def pooled_features(images: TrainingImages, start: Checkpoint, indices: list[int], seconds: float) -> Tensor:
+    """(M, D): what the head reads of the first M of these training images, as many as so many seconds suffice for.
+
+    In the precision that is trained in: they are where the head starts, not what is measured."""
+    ends = time.monotonic() + seconds
     processor = ImageProcessor(images.preprocessing)
     paths = [images.data.train[index].path for index in indices]
     pictures = HeldOutImages(paths, processor, images.settings.data.workers)
     features: list[Tensor] = []
-    with evaluation_engine(start.model, pictures) as engine:
+    with evaluation_engine(start.model, pictures, precision=images.settings.train.precision or "auto") as engine:
         for first in range(0, len(indices), pictures.batch_size):
             batch = pictures.take(range(first, min(first + pictures.batch_size, len(indices))))
             capture = Capture()
             engine.forward(engine.transform([picture.pixels for picture in batch]), capture)
             assert capture.pooled is not None
             features.append(capture.pooled.float().cpu())
+            if time.monotonic() > ends:
+                break
     return torch.cat(features)
 
 

@@ -9,14 +9,17 @@ from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.weights.families import (
     google,
     meta,
+    perception,
     timm,
-    timm_swin,
+    tips,
     torchvision,
-    transformers_swin,
+    transformers_beit,
+    transformers_dinov3,
     transformers_towers,
     transformers_vit,
     transformers_yolos,
 )
+from vitrail.weights.families.swin import timm_swin, transformers_swin
 from vitrail.weights.family import Family, Writer
 from vitrail.weights.source import Source
 
@@ -24,9 +27,13 @@ FAMILIES: tuple[Family, ...] = (
     google,
     transformers_yolos,
     transformers_swin,
+    transformers_beit,
     transformers_vit,
+    transformers_dinov3,
     transformers_towers,
     torchvision,
+    tips,
+    perception,
     meta,
     timm_swin,
     timm,
@@ -44,6 +51,11 @@ WRITERS: dict[tuple[str, type[EncoderConfig]], Writer] = {
 
 def writer(library: str, config: EncoderConfig) -> Writer:
     """The family that writes weights of such a network for a library."""
+    if library == "transformers" and isinstance(config, ViTConfig):  # only DINOv3 has rotary positions there
+        if config.is_rotary:
+            return transformers_dinov3
+        if config.relative_bias:  # and only BEiT relative ones
+            return transformers_beit
     return WRITERS[library, type(config)]
 
 

@@ -1,4 +1,7 @@
-"""timm's Vision Transformers, in and out: ViT, DeiT (distilled too), registers, DINOv2, CLIP and SigLIP towers."""
+"""timm's Vision Transformers, in and out: ViT, DeiT (distilled too), registers, DINOv2, CLIP and SigLIP towers.
+
+Those of its other class, Eva (DINOv3, EVA-02, Perception Encoder), are brought to these names in tensors/timm_eva.py.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,21 @@ from vitrail.files import replacing
 from vitrail.model.config import ViTConfig
 from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.families.tensors.relative_positions import in_every_block, native_size_of_steps
+from vitrail.weights.families.tensors.timm_beit import BEIT, beit_arguments, beit_state, refuse_other_than_beit
+from vitrail.weights.families.tensors.timm_eva import (
+    eva_architecture,
+    eva_arguments,
+    eva_arguments_of,
+    eva_state,
+    exact_ratio,
+    halves,
+    notes_on_writing,
+    plain_names,
+    refuse_inexpressible,
+    rotary_fields,
+    writes_as_eva,
+)
 from vitrail.weights.families.timm_json import CROP_MODES, POOLS, TimmConfig, read_preprocessing, read_timm_config
 from vitrail.weights.family import Foreign, count_blocks, count_heads, native_layout, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
@@ -38,6 +56,7 @@ MODULES = {
     "blocks.{i}.attention.out": "blocks.{i}.attn.proj",
     "blocks.{i}.norm2": "blocks.{i}.norm2",
     "blocks.{i}.mlp.up": "blocks.{i}.mlp.fc1",  # SwiGLU too: packed as ours, the gate first
+    "blocks.{i}.mlp.norm": "blocks.{i}.mlp.norm",
     "blocks.{i}.mlp.down": "blocks.{i}.mlp.fc2",
     "pool.attention.q": "attn_pool.q",
     "pool.attention.kv": "attn_pool.kv",
@@ -48,11 +67,14 @@ MODULES = {
     "head.out": "head",
     "distillation_head.out": "head_dist",
 }
+RELATIVE = "blocks.{i}.attn.relative_position_bias_table"  # BEiT
+SHARED_RELATIVE = "rel_pos_bias.relative_position_bias_table"
 TENSORS = {
     "cls_token": "cls_token",
     "distillation_token": "dist_token",
     "registers": "reg_token",
     "positions.table": "pos_embed",
+    "blocks.{i}.attention.relative_bias.table": RELATIVE,
     "blocks.{i}.branch1.scale": "blocks.{i}.ls1.gamma",
     "blocks.{i}.branch2.scale": "blocks.{i}.ls2.gamma",
     "pool.attention.query": "attn_pool.latent",
@@ -65,8 +87,9 @@ def names(config: ViTConfig) -> Names:
 
 
 def has_names(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether tensors have the names of timm's VisionTransformer."""
-    return "patch_embed.proj.weight" in tensors and "blocks.0.attn.qkv.weight" in tensors
+    """Whether tensors have the names of timm's VisionTransformer or Eva."""
+    attention = ("blocks.0.attn.qkv.weight", "blocks.0.attn.q_proj.weight")
+    return "patch_embed.proj.weight" in tensors and any(name in tensors for name in attention)
 
 
 def recognises(source: Source) -> bool:
@@ -77,6 +100,7 @@ def recognises(source: Source) -> bool:
 # ---- in
 
 CLIP_PROJECTIONS = (512, 640, 768, 1024, 1280)
+DINOV3_HEADS = {1280: 20, 4096: 32}  # other than the published ViTs of that width
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
@@ -84,7 +108,7 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     timm_config = read_timm_config(source)
     tensors, config, heads_from = network(source.tensors, settings, timm_config)
     preprocessing, changed = read_preprocessing(timm_config, config, source.file)
-    notes = [*_assumed(timm_config, config, settings), *changed]
+    notes = [*_assumed(timm_config, config, settings), *changed, *_notes_on_pool(timm_config, config)]
     labels = timm_config.labels(config.classes)
     projection = config.stem_norm and config.classes in CLIP_PROJECTIONS and not labels
     if projection:
@@ -110,23 +134,40 @@ def _assumed(timm_config: TimmConfig, config: ViTConfig, settings: Mapping[str, 
     return [f"no config.json of timm's lies beside it, so these were assumed: {', '.join(assumed)}"] if assumed else []
 
 
+def _notes_on_pool(timm_config: TimmConfig, config: ViTConfig) -> list[str]:
+    if timm_config.global_pool != "avg" or config.pool != "cls":
+        return []
+    return ["pooled by [CLS], as its publisher and transformers do; timm averages the patches, which is pool='mean'"]
+
+
 def network(
     tensors: Mapping[str, Tensor], settings: Mapping[str, Any], timm_config: TimmConfig, **known: Any
 ) -> tuple[dict[str, Tensor], ViTConfig, str]:
     """The tensors with positions as ours, the config, and how the number of heads is known. `known`: fields of it."""
     timm_config.refuse_other_networks()
+    tensors = plain_names(tensors)
+    tensors = in_every_block(tensors, SHARED_RELATIVE, RELATIVE, count_blocks(tensors, "blocks."))
+    arguments = eva_arguments(timm_config, tensors)
     fields = _fields_shown(tensors)
-    if fields["stem_norm"] and fields["final_norm"] == "none" and not timm_config.architecture:
-        raise VitrailError("it has norm_pre but no norm, as Perception Encoders, and only plain ViTs are read")
     heads, heads_from = _heads(tensors, fields, settings, timm_config)
-    tensors, positions = _positions(tensors, fields, settings, timm_config)
-    fields |= {**positions, "heads": heads, "norm_eps": timm_config.norm_eps(fields["stem_norm"])}
-    fields["pool"] = timm_config.pool(fields["pool"])
+    tensors, positions = _positions(tensors, fields, settings, timm_config, bool(arguments.get("use_rot_pos_emb")))
+    fields |= {**positions, **rotary_fields(arguments, positions, fields["patch_size"]), "heads": heads}
+    fields["norm_eps"] = arguments.get("norm_eps") or timm_config.norm_eps(fields["stem_norm"])
+    fields["pool"] = _pool(timm_config, fields)
+    if fields["pool"] == "attention" and arguments.get("attn_pool_num_heads") not in (None, heads):
+        fields["pool_heads"] = arguments["attn_pool_num_heads"]
     if fields["activation"] != "swiglu":
         fields["activation"] = timm_config.activation
     config = ViTConfig(**{**fields, **known})
-    _refuse_prefix_in_pool(config, timm_config)
-    return tensors, config, heads_from
+    _refuse_prefix_in_pool(config, timm_config, bool(arguments))
+    return halves(tensors, config, arguments), config, heads_from
+
+
+def _pool(timm_config: TimmConfig, fields: Mapping[str, Any]) -> str:
+    """As timm pools, but for DINOv3 without a head: timm takes the mean there, Meta and transformers take [CLS]."""
+    as_timm = timm_config.pool(fields["pool"])
+    left_open = "dinov3" in timm_config.architecture and "global_pool" not in timm_config.arguments
+    return "cls" if left_open and fields["cls_token"] and not fields["classes"] else as_timm
 
 
 def _fields_shown(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -138,6 +179,7 @@ def _fields_shown(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         raise VitrailError("its norms have no bias, as RMSNorm, and only plain ViTs, with LayerNorm, are read")
     cls = "cls_token" in tensors
     pooled = "fc_norm.weight" in tensors
+    relative = RELATIVE.replace("{i}", "0") in tensors
     return {
         "patch_size": (down, across),
         "channels": channels,
@@ -145,11 +187,13 @@ def _fields_shown(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "cls_token": cls,
         "distillation": "dist_token" in tensors,
         "registers": shape_of(tensors, "reg_token", 3)[1] if "reg_token" in tensors else 0,
-        "resample": "bicubic_antialias",
+        "resample": "bilinear" if relative else "bicubic_antialias",
+        "relative_bias": relative,
         "stem_norm": "norm_pre.weight" in tensors,
         "width": width,
         "depth": count_blocks(tensors, "blocks."),
         "mlp_width": mlp_width,
+        "mlp_norm": "blocks.0.mlp.norm.weight" in tensors,
         "activation": "swiglu" if up == 2 * mlp_width else "gelu",
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
         "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
@@ -169,20 +213,26 @@ def _heads(
     if fields["qk_norm"]:
         (head_dim,) = shape_of(tensors, "blocks.0.attn.q_norm.weight", 1)
         heads, where = width // head_dim, "the width of the norm of the queries"
+    elif heads is None and "pos_embed" not in tensors and width in DINOV3_HEADS:
+        heads, where = DINOV3_HEADS[width], f"the published DINOv3 of width {width}; the file does not say"
     elif heads is None and width == 1536 and fields["activation"] != "swiglu":  # DINOv2's g has 24
         heads, where = 16, "the published SigLIP 2 of width 1536; the file does not say"
     return count_heads(width, settings, heads, where)
 
 
 def _positions(
-    tensors: Mapping[str, Tensor], fields: Mapping[str, Any], settings: Mapping[str, Any], timm_config: TimmConfig
+    tensors: Mapping[str, Tensor],
+    fields: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    timm_config: TimmConfig,
+    rotary: bool = False,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors with a position table as ours has it, and what it shows.
 
     timm's registers may have positions, ours do not: their sum is what the network sees, so it becomes the register.
     """
     if "pos_embed" not in tensors:
-        return dict(tensors), _no_positions(fields["patch_size"], timm_config)
+        return dict(tensors), _no_positions(tensors, fields, settings, timm_config, rotary)
     rows = shape_of(tensors, "pos_embed", 3)[1]
     specials, registers = int(fields["cls_token"]) + int(fields["distillation"]), fields["registers"]
     # positions for [CLS] but not for registers, if any; for patches only, as in DeiT III; for registers too
@@ -199,19 +249,29 @@ def _positions(
     return tensors, {"image_size": image_size, "cls_position": "learned" if with_position else "none"}
 
 
-def _no_positions(patch_size: tuple[int, int], timm_config: TimmConfig) -> dict[str, Any]:
-    if timm_config.arguments.get("pos_embed") not in ("", "none"):
+def _no_positions(
+    tensors: Mapping[str, Tensor],
+    fields: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    timm_config: TimmConfig,
+    rotary: bool,
+) -> dict[str, Any]:
+    patch_size = fields["patch_size"]
+    if fields["relative_bias"]:
+        size = native_size_of_steps(tensors, RELATIVE, patch_size, settings, timm_config.image_size)
+        return {"image_size": size, "positions": "none"}
+    if not rotary and timm_config.arguments.get("pos_embed") not in ("", "none"):
         raise VitrailError("it has no pos_embed, so its positions come from elsewhere, and only plain ViTs are read")
-    height, width = timm_config.image_size or (224, 224)
+    height, width = timm_config.image_size or ((256, 256) if rotary else (224, 224))
     whole = max(height // patch_size[0], 1) * patch_size[0], max(width // patch_size[1], 1) * patch_size[1]
-    return {"image_size": whole, "positions": "none"}
+    return {"image_size": whole, "positions": "rotary" if rotary else "none"}
 
 
-def _refuse_prefix_in_pool(config: ViTConfig, timm_config: TimmConfig) -> None:
-    """Our attention pool sees every token, our mean only the patches; timm has a switch."""
+def _refuse_prefix_in_pool(config: ViTConfig, timm_config: TimmConfig, eva: bool) -> None:
+    """Our attention pool sees every token, our mean only the patches; so does Eva's, and ViT has a switch."""
     included = bool(timm_config.arguments.get("pool_include_prefix", timm_config.architecture == "test_vit3"))
     ours = config.pool == "attention"
-    if config.prefix and config.pool != "cls" and included != ours:
+    if not eva and config.prefix and config.pool != "cls" and included != ours:
         raise VitrailError(f"pool_include_prefix {included} with pool {config.pool!r} is not how ours pools its tokens")
 
 
@@ -240,7 +300,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
         save_file(state, temporary, {"format": "pt"})
     with replacing(folder / "config.json") as temporary:
         temporary.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    checkpoint.notes.extend(_notes_on_positions(config))
+    checkpoint.notes.extend([*_notes_on_positions(config), *notes_on_writing(config)])
     checkpoint.notes.extend(notes_on_offset(checkpoint.preprocessing, "timm", "round"))
 
 
@@ -297,7 +357,11 @@ def _notes_on_positions(config: ViTConfig) -> list[str]:
 
 
 def architecture(config: ViTConfig) -> str:
-    """The timm architecture whose code has what model_args in JSON cannot say: eps, SwiGLU, distillation."""
+    """The timm architecture whose code has what model_args in JSON cannot say: eps, SwiGLU, distillation, RoPE."""
+    if config.relative_bias:
+        return BEIT
+    if writes_as_eva(config):
+        return eva_architecture(config)
     special = DISTILLED if config.distillation else SWIGLU if config.activation == "swiglu" else None
     if config.norm_eps == 1e-5 and special is None:
         return CLIP_EPS
@@ -309,7 +373,8 @@ def architecture(config: ViTConfig) -> str:
 def timm_state(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Weights under timm's names, and arguments: `timm.models.VisionTransformer(**arguments).load_state_dict(state)`.
 
-    With distillation it is `VisionTransformerDistilled`; SwiGLU also wants `mlp_layer=timm.layers.SwiGLUPacked`.
+    With distillation it is `VisionTransformerDistilled`; SwiGLU also wants `mlp_layer=timm.layers.SwiGLUPacked`. With
+    rotary positions it is `Eva`, whose norm_layer has our eps.
     """
     config = checkpoint.vit.config
     _refuse_inexpressible(config)
@@ -320,17 +385,28 @@ def timm_state(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any
             state[f"{head}.bias"] = torch.zeros(config.classes)
     if not config.patch_bias and not config.stem_norm:
         state["patch_embed.proj.bias"] = torch.zeros(config.width)
-    return {name: tensor.detach().cpu() for name, tensor in state.items()}, _arguments(config, no_embed_class)
+    state = {name: tensor.detach().cpu() for name, tensor in state.items()}
+    arguments = _arguments(config, no_embed_class)
+    if config.relative_bias:
+        return beit_state(state), beit_arguments(config, arguments)
+    if writes_as_eva(config):
+        return eva_state(state, config), eva_arguments_of(config, arguments)
+    return state, arguments
 
 
 def _refuse_inexpressible(config: ViTConfig) -> None:
     distilled = config.distillation
+    if config.relative_bias:
+        refuse_other_than_beit(config)
+    if writes_as_eva(config):
+        refuse_inexpressible(config)
     mlp_pools = config.pool == "attention" and config.activation == "swiglu"
     writable = {  # a field -> whether timm has its value, and what timm has
         "stem": (config.stem == "linear", "its patches go through one linear map"),
         "patch_bias": (not (config.patch_bias and config.stem_norm), "with a norm before the blocks it has none"),
-        "positions": (config.positions != "rotary", "its ViT adds its positions"),
+        "pool_heads": (config.pool_heads is None or writes_as_eva(config), "its attention pool has the encoder's"),
         "norm": (config.norm == "pre", "its blocks are pre-norm"),
+        "attention_window": (not config.attention_window, "its attention is full"),
         "activation": (not mlp_pools, "its attention pool has a plain MLP"),
         "pool": (config.pool in POOLS.values(), "it pools by [CLS], mean or attention"),
         "head": (config.head == "linear" or not config.classes, "its head is one linear layer"),
@@ -374,7 +450,7 @@ def _arguments(config: ViTConfig, no_embed_class: bool) -> dict[str, Any]:
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.heads,
-        "mlp_ratio": _ratio(2 * config.mlp_width if swiglu else config.mlp_width, config.width),
+        "mlp_ratio": exact_ratio(2 * config.mlp_width if swiglu else config.mlp_width, config.width),
         "qkv_bias": config.qkv_bias,
         "qk_norm": config.qk_norm,
         "init_values": None if config.layer_scale is None else config.layer_scale or 1e-5,  # timm takes 0 for none
@@ -391,11 +467,6 @@ def _arguments(config: ViTConfig, no_embed_class: bool) -> dict[str, Any]:
     if config.norm_eps != 1e-6:
         arguments["norm_layer"] = functools.partial(nn.LayerNorm, eps=config.norm_eps)
     return arguments
-
-
-def _ratio(up: int, width: int) -> float:
-    """The mlp_ratio with which timm's int(width * ratio) is exact."""
-    return up / width if int(width * (up / width)) == up else (up + 0.5) / width
 
 
 def _theirs(table: Mapping[str, str], ours: str) -> str:

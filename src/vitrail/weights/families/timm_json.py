@@ -19,13 +19,23 @@ CROP_MODES = {"center": "crop", "squash": "squash", "border": "pad"}
 # What an architecture's name tells; a test goes through all plain ViTs of timm 1.0.30.
 OTHER_NETWORKS = (
     (r"_rpn_", "norms after its branches"),
-    (r"rope|dinov3|eva02|^vit_pe_", "rotary positions of its own kind"),
+    (r"_rope_(mixed|ape|\d)|sapiens2", "rotary positions of its own kind"),
+    (r"^beit3_", "two networks in one"),
+    (r"eva02_enormous", "norms after its branches"),
+    (r"eva02\w+_clip_", "a norm inside attention"),
 )
 ACTIVATIONS = (
     (r"quickgelu", "quick_gelu"),
     (r"giantopt|so400m_patch16_siglip|base_patch32_siglip|large_patch16_siglip(_gap)?_512", "gelu_tanh"),
 )
-HEADS = ((r"base_patch16_gap_224", 16), (r"^test_vit2?$", 2), (r"^test_vit", 3))
+HEADS = (
+    (r"base_patch16_gap_224", 16),
+    (r"huge_plus_patch16_dinov3", 20),
+    (r"7b_patch16_dinov3", 32),
+    (r"^vit_pe_\w+_gigantic_", 16),
+    (r"^test_vit2?$", 2),
+    (r"^test_vit", 3),
+)
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,8 @@ def _usual_normalisation(config: EncoderConfig, file: str) -> tuple[tuple[float,
     if not isinstance(config, ViTConfig):  # Swin
         return IMAGENET
     if config.stem_norm:
+        return HALF if config.rotary else CLIP  # Perception Encoder, and CLIP
+    if config.rotary:  # EVA-02
         return CLIP
     # DeiT III and DINOv2 have layer scale; DeiT and DINO have only their files' names
     of_meta = config.distillation or config.layer_scale is not None or re.search("deit|dino", file.lower())

@@ -17,7 +17,7 @@ from vitrail.files import replacing
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.family import count_heads, native_size
-from vitrail.weights.preprocessing import CLIP, HALF, Preprocessing, notes_on_offset
+from vitrail.weights.preprocessing import CLIP, HALF, IMAGENET, Preprocessing, notes_on_offset
 
 # hidden_act -> activation; the names of one value are the same function to the last bits
 ACTIVATIONS = {
@@ -30,7 +30,7 @@ ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "quick_gelu": "quick_gelu",
 }
-HIDDEN_ACT = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "swiglu": "gelu"}  # back
+HIDDEN_ACT = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}  # and back
 TASKS = {
     "single_label_classification": "classify",
     "multi_label_classification": "multilabel",
@@ -51,10 +51,14 @@ INTERPOLATION = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pil
 # others the shorter side.
 _IN_HALVES = {"image_mean": HALF[0], "image_std": HALF[1]}
 _AS_CLIP = {"image_mean": CLIP[0], "image_std": CLIP[1]}
+_AS_IMAGENET = {"image_mean": IMAGENET[0], "image_std": IMAGENET[1]}
 _TO_224 = {"do_center_crop": True, "crop_size": 224}
 PROCESSORS: dict[str, dict[str, Any]] = {
     "ViT": {"size": 224, "square": True, "resample": 2, **_IN_HALVES},
     "DeiT": {"size": 256, "square": True, **_TO_224, "resample": 3, **_IN_HALVES},
+    "Tipsv2": {"size": {"height": 448, "width": 448}, "resample": 2, "do_normalize": False},
+    "DINOv3ViT": {"size": {"height": 224, "width": 224}, "resample": 2, **_AS_IMAGENET},
+    "Beit": {"size": 224, "square": True, "crop_size": 224, "resample": 3, **_IN_HALVES},
     "Siglip": {"size": {"height": 224, "width": 224}, "resample": 3, **_IN_HALVES},
     "CLIP": {"size": 224, **_TO_224, "resample": 3, **_AS_CLIP},
     "Bit": {"size": 224, **_TO_224, "resample": 3, **_AS_CLIP},
@@ -103,6 +107,17 @@ def without_nulls(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # ---- config.json
+
+
+def tower_config(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The image tower's settings: they lie within those of the whole model, or are all there is."""
+    inside = whole.get("vision_config")
+    if not isinstance(inside, dict):
+        return dict(whole)
+    newer = whole.get("vision_config_dict", {})  # some files have both, and then this one holds
+    return without_nulls(
+        {"model_type": whole.get("model_type"), **inside, **(newer if isinstance(newer, dict) else {})}
+    )
 
 
 def known_type(name: Any, types: Mapping[str, Usual]) -> str:
@@ -366,8 +381,8 @@ def preprocessor_json(preprocessing: Preprocessing, notes: list[str]) -> dict[st
     return {**values, "crop_size": {"height": height, "width": width}}
 
 
-def write_files(folder: Path, tensors: dict[str, Tensor], described: Mapping[str, Mapping[str, Any]]) -> None:
-    """model.safetensors, and JSON files by their names."""
+def write_files(folder: Path, tensors: dict[str, Tensor], described: Mapping[str, Any]) -> None:
+    """A folder of transformers: the weights, and JSON files by their names."""
     with replacing(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary, {"format": "pt"})
     for name, values in described.items():
@@ -379,7 +394,7 @@ def write_files(folder: Path, tensors: dict[str, Tensor], described: Mapping[str
 
 
 def one_or_two(size: tuple[int, int]) -> int | list[int]:
-    """As config.json has it: one number for a square."""
+    """A size as config.json has it: one number for a square."""
     return size[0] if size[0] == size[1] else list(size)
 
 

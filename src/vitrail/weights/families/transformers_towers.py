@@ -17,6 +17,7 @@ from vitrail.weights.families.transformers_json import (
     read_labels,
     read_preprocessing,
     read_task,
+    tower_config,
     without_nulls,
 )
 from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
@@ -79,7 +80,7 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     """The image tower as a config, tensors and preprocessing of ours; what is left out is noted."""
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in source.tensors.items()}
     whole = without_nulls(source.config)
-    tower = _tower_config(whole)
+    tower = tower_config(whole)
     usual = _usual(whole, tensors)
     head, ignored = _head_fields(tensors)
     notes = notes_on_unused(tensors, ignored)
@@ -105,17 +106,6 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
         task=read_task(whole, classes),
         labels=read_labels(whole, classes),
         notes=notes,
-    )
-
-
-def _tower_config(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The image tower's settings: they lie within those of the whole model, or are all there is."""
-    inside = whole.get("vision_config")
-    if not isinstance(inside, dict):
-        return dict(whole)
-    newer = whole.get("vision_config_dict", {})  # some files have both, and then this one holds
-    return without_nulls(
-        {"model_type": whole.get("model_type"), **inside, **(newer if isinstance(newer, dict) else {})}
     )
 
 

@@ -1,4 +1,4 @@
-"""transformers' plain ViTs, in and out: ViT, DeiT, ViT-MAE's encoder, DINOv2 with and without registers."""
+"""transformers' plain ViTs, in and out: ViT, DeiT, ViT-MAE's encoder, I-JEPA, DINOv2 with and without registers."""
 
 from __future__ import annotations
 
@@ -38,15 +38,22 @@ NAME = "transformers"
 
 Modules = dict[str, str | tuple[str, ...]]
 
-PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.")  # there when the model has a head or a decoder
+PREFIXES = (
+    "vit.",
+    "deit.",
+    "dinov2.",
+    "dinov2_with_registers.",
+    "ijepa.",
+)  # there when the model has a head or a decoder
 PATCHES = "embeddings.patch_embeddings.projection"
+CLS = "embeddings.cls_token"
 POSITIONS = "embeddings.position_embeddings"
 DISTILLATION = "embeddings.distillation_token"
 REGISTERS = "embeddings.register_tokens"
 MASK = "embeddings.mask_token"
 
 TOKENS = {
-    "cls_token": "embeddings.cls_token",
+    "cls_token": CLS,
     "distillation_token": DISTILLATION,
     "registers": REGISTERS,
     "positions.table": POSITIONS,
@@ -87,6 +94,7 @@ TYPES = {
     "vit": Usual(1e-12, "gelu", "bicubic", "ViT", _SQUASHED),
     "deit": Usual(1e-12, "gelu", "bicubic", "DeiT", _CROPPED),
     "vit_mae": Usual(1e-12, "gelu", "bicubic", "ViT", _CROPPED),
+    "ijepa": Usual(1e-6, "gelu", "bicubic", "ViT", _CROPPED),
     "dinov2": Usual(1e-6, "gelu", "bicubic", "Bit", _CROPPED),
     "dinov2_with_registers": Usual(1e-6, "gelu", "bicubic_antialias", "Bit", _CROPPED),
 }
@@ -121,11 +129,12 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     classes = shape_of(tensors, head, 2)[0] if head in tensors else 0
     config = ViTConfig(
         **fields,
+        cls_token=CLS in tensors,
         distillation=DISTILLATION in tensors,
         registers=shape_of(tensors, REGISTERS, 3)[1] if REGISTERS in tensors else 0,
         qkv_bias=names.theirs("blocks.0.attention.qkv.bias")[0] in tensors,
         layer_scale=stored.get("layerscale_value", 1.0) if kind.startswith("dinov2") else None,
-        pool="cls_mean" if kind.startswith("dinov2") and classes else "cls",
+        pool="mean" if CLS not in tensors else "cls_mean" if kind.startswith("dinov2") and classes else "cls",
         classes=classes,
     )
     return Foreign(
@@ -165,7 +174,7 @@ def _distillation_as_register(tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _shapes(tensors: Mapping[str, Tensor], names: Names) -> Shapes:
     layer = names.theirs("blocks.0.norm1.weight")[0].split("0.")[0]
-    specials = 2 if DISTILLATION in tensors else 1
+    specials = int(CLS in tensors) + int(DISTILLATION in tensors)
     return Shapes(
         patch=shape_of(tensors, f"{PATCHES}.weight", 4),
         depth=count_blocks(tensors, layer),
@@ -207,16 +216,18 @@ def _holds(tensors: Mapping[str, Tensor], layer: str, part: Modules) -> bool:
 CLASSES = {  # the model without a head, and with one
     "vit": ("ViTModel", "ViTForImageClassification"),
     "deit": ("DeiTModel", "DeiTForImageClassificationWithTeacher"),
+    "ijepa": ("IJepaModel", "IJepaForImageClassification"),
     "dinov2": ("Dinov2Model", "Dinov2ForImageClassification"),
     "dinov2_with_registers": ("Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification"),
 }
 WRITABLE: dict[str, tuple[tuple[Any, ...], str]] = {  # a field -> the values transformers has, and what it has
     "stem": (("linear",), "its patches go through one linear map"),
-    "cls_token": ((True,), "its models have a [CLS] token"),
     "positions": (("learned", "sincos1d", "sincos2d", "none"), "its models add their positions"),
     "stem_norm": ((False,), "only its CLIP has a norm before the blocks"),
     "norm": (("pre",), "its blocks are pre-norm"),
+    "attention_window": ((0,), "its attention is full"),
     "qk_norm": ((False,), "its attention does not norm queries and keys"),
+    "mlp_norm": ((False,), "its MLP has no norm"),
     "final_norm": (("tokens",), "its final norm comes before pooling"),
     "head": (("linear",), "its head is one linear layer"),
     "pool": (("cls", "mean", "cls_mean"), "its heads read [CLS], the mean of the patches, or both"),
@@ -226,6 +237,12 @@ WRITABLE_BY_KIND: dict[str, dict[str, tuple[tuple[Any, ...], str]]] = {
         "registers": ((0,), "its DeiT, the one with distillation, has none"),
         "layer_scale": ((None,), "its DeiT, the one with distillation, has none"),
         "activation": (("gelu", "gelu_tanh", "quick_gelu"), "its DeiT, the one with distillation, has a plain MLP"),
+    },
+    "ijepa": {
+        "pool": (("mean",), "its I-JEPA, the one without [CLS], reads the mean of the patches"),
+        "registers": ((0,), "its I-JEPA, the one without [CLS], has none"),
+        "layer_scale": ((None,), "its I-JEPA, the one without [CLS], has none"),
+        "activation": (("gelu", "gelu_tanh", "quick_gelu"), "its I-JEPA, the one without [CLS], has a plain MLP"),
     },
 }
 
@@ -249,6 +266,8 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
 
 def _kind_of(config: ViTConfig) -> str:
     """The simplest model of transformers that can be this one."""
+    if not config.cls_token:
+        return "ijepa"
     if config.distillation:
         return "deit"
     if config.registers:
@@ -270,7 +289,7 @@ def _check_writable(checkpoint: Checkpoint, kind: str) -> None:
         if value not in values and not same:
             raise VitrailError(f"{field} {value!r} cannot be written for transformers: {why}")
 
-    if not config.classes and config.pool != "cls":
+    if not config.classes and config.pool != "cls" and kind != "ijepa":
         raise VitrailError(
             f"pool {config.pool!r} cannot be written for transformers: a model without a head gives its [CLS] there"
         )
@@ -293,6 +312,8 @@ def _mlp_ratio(config: ViTConfig) -> int | None:
 
 
 def _notes_on_positions(config: ViTConfig, kind: str) -> list[str]:
+    if not config.classes and kind == "ijepa":
+        return ["without a head transformers' I-JEPA gives its tokens: their mean is this model's answer"]
     if config.positions.startswith("sincos"):
         return [f"positions {config.positions!r} were written as a table for {config.image_size}"]
     rule = TYPES[kind].resample
@@ -315,7 +336,7 @@ def _config_json(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
-        "hidden_act": HIDDEN_ACT[config.activation],
+        "hidden_act": HIDDEN_ACT.get(config.activation, "gelu"),
         "layer_norm_eps": config.norm_eps,
         "qkv_bias": config.qkv_bias,
         "hidden_dropout_prob": config.dropout,
@@ -339,7 +360,7 @@ def _tensors_to_write(checkpoint: Checkpoint, kind: str) -> dict[str, Tensor]:
     theirs = to_theirs(state, names_of(LAYERS[0], blocks, TWO_HEADS if config.distillation else ONE_HEAD), config)
     if kind.startswith("dinov2"):
         theirs[MASK] = state["norm.weight"].new_zeros(1, config.width)
-    elif not config.classes:  # with pooler_act "linear", the pooler gives [CLS] as it is
+    elif not config.classes and kind != "ijepa":  # with pooler_act "linear", the pooler gives [CLS] as it is
         theirs["pooler.dense.weight"] = torch.eye(config.width, dtype=state["norm.weight"].dtype)
         theirs["pooler.dense.bias"] = state["norm.weight"].new_zeros(config.width)
     if not config.classes:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.swin.relative_positions import resample_table
+from vitrail.model.swin.relative_bias import resample_table
 from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.weights.family import count_blocks, shape_of
 from vitrail.weights.naming import Names

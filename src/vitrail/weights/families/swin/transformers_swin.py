@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families.swin_tensors import (
+from vitrail.weights.families.swin.swin_tensors import (
     TABLE,
     Modules,
     count_stages,

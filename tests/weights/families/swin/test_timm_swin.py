@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from vitrail.commands.convert import convert
 from vitrail.errors import VitrailError
-from vitrail.model.networks import build_network
-from vitrail.model.presets import preset
+from vitrail.model.presets import build_network, preset
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families import timm_swin as family
+from vitrail.weights.families.swin import timm_swin as family
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import IMAGENET, Preprocessing
 from vitrail.weights.source import Source

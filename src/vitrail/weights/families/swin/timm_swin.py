@@ -18,7 +18,7 @@ from vitrail.model.encoder_config import pair_of_sides
 from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.tasks.registry import task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families.swin_tensors import (
+from vitrail.weights.families.swin.swin_tensors import (
     TABLE,
     count_stages,
     fit_tables,

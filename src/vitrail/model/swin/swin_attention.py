@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.model.attention import AttentionGroup, attend, attention_weights
-from vitrail.model.swin.relative_positions import BiasTable, LogSpacedBias
+from vitrail.model.swin.relative_bias import BiasTable, LogSpacedBias
 from vitrail.model.swin.shifted_windows import Windows
 from vitrail.model.swin.swin_config import SwinConfig
 

@@ -9,7 +9,7 @@ import torch
 from timm.layers import resize_rel_pos_bias_table
 from timm.models.swin_transformer import get_relative_position_index
 
-from vitrail.model.swin.relative_positions import (
+from vitrail.model.swin.relative_bias import (
     BiasTable,
     LogSpacedBias,
     log_coordinates,

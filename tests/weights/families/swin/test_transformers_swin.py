@@ -24,10 +24,9 @@ from transformers import (
 
 from vitrail.commands.convert import convert
 from vitrail.errors import VitrailError
-from vitrail.model.networks import build_network
-from vitrail.model.presets import preset
+from vitrail.model.presets import build_network, preset
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families import transformers_swin as family
+from vitrail.weights.families.swin import transformers_swin as family
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import IMAGENET, Preprocessing
 from vitrail.weights.source import Source

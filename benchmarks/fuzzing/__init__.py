@@ -1,0 +1,1 @@
+"""What benchmarks/fuzz.py runs: a file for each kind of input, and how JSON is changed."""
