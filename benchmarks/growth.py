@@ -46,8 +46,7 @@ LEAST_R2 = 0.99  # of the line through Swin's points
 
 @torch.inference_mode()
 def one_run(name: str, pixels: int) -> None:
-    from vitrail.model.networks import build_network
-    from vitrail.model.presets import preset
+    from vitrail.model.presets import build_network, preset
 
     _, size, changes = NETWORKS[name]
     model = build_network(preset(size, **changes)).eval()
@@ -107,8 +106,8 @@ def write_page(rows: Sequence[dict[str, Any]]) -> None:
         f"{datetime.date.today()}, {platform.machine()}, one core, torch {torch.__version__}. "
         "`python benchmarks/growth.py`: one image, forward only, float32, fresh weights, a new process for each cell.",
         "Memory is the peak above what the process held with the network built. The networks have 22 and 28 million",
-        "parameters. An empty cell was not measured. Fused attention never holds its map, so a plain ViT's memory is O(N)",
-        "too; its time is not. Swin cuts 4 px patches, 16 times as many, so it holds more and still overtakes in time.",
+        "parameters. An empty cell was not measured. Fused attention never holds its map, so a plain ViT's memory is",
+        "O(N), too; its time is not. Swin cuts 4 px patches, 16 times as many, so it holds more and still overtakes in time.",
         "",
         *table(rows),
         "",

@@ -180,8 +180,10 @@ class Explainer:
     def _add_every_query(self, explanation: Explanation, images: Tensor, forward_pass: ForwardPass) -> None:
         """The attention of every token: for all chosen blocks, for the last alone, or for none, as far as it fits into
         EVERY numbers (it grows with the square of the tokens)."""
-        pairs = [pairs_of(forward_pass.steps[block]) for block in self.blocks]
-        blocks = self.blocks if sum(pairs) <= EVERY else self.blocks[-1:] if pairs[-1] <= EVERY else []
+        blocks = self.blocks
+        pairs = [pairs_of(forward_pass.steps[block]) for block in blocks]
+        if sum(pairs) > EVERY:
+            blocks = blocks[-1:] if pairs[-1] <= EVERY else []
         every = attention_of_all(self.model, images, blocks=blocks, steps=forward_pass.steps)
         found = [[query_group(group) for group in groups] for _, groups in every]
         if found:

@@ -13,8 +13,7 @@ from vitrail.explanation.methods.relevance import linearised_gradients, relevanc
 from vitrail.explanation.methods.rollout import rollout
 from vitrail.explanation.methods.weighted_attention import weighted_attention
 from vitrail.explanation.target_score import target_score
-from vitrail.model.networks import build_network
-from vitrail.model.presets import preset
+from vitrail.model.presets import build_network, preset
 
 VERSIONS = ["swin-mu", "swinv2-mu"]
 SIZES = [(32, 48), (28, 44)]  # the second does not divide into windows, and its grid is odd

@@ -55,7 +55,7 @@ def test_the_steps_of_a_shifted_block_in_order():
         "The head",
         "Softmax",
     ]
-    steps = {title: step for title, step in zip(titles, found.steps, strict=True)}
+    steps = dict(zip(titles, found.steps, strict=True))
     assert steps["Stage 1 begins: patch merging"].shape == "(96, 16) → (24, 64) → (24, 32)"
     # 4 x 6 tokens padded to 4 x 8: two windows of 16
     assert steps["the grid is cut into windows"].shape == "(2, 24, 16) → (2, 2, 16, 16)"

@@ -10,8 +10,7 @@ import torch
 
 from tests.serving.browser.driving import PageDriver, blots
 from tests.serving.server import ThreadServer
-from vitrail.model.networks import build_network
-from vitrail.model.presets import preset
+from vitrail.model.presets import build_network, preset
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -46,11 +45,11 @@ def test_a_patch_sees_its_window_in_every_stage(visit: Callable[..., PageDriver]
     outside = [seen.colour_of(row, column, grid=GRID) for row, column in ((3, 8), (8, 11), (6, 12), (0, 0))]
     assert all(max(colour) > 120 for colour in inside)  # fresh weights: even, so bright
     assert all(max(colour) < 120 for colour in outside)
-    edge = page.evaluate(  # a white line at the right edge of the window
-        "() => { const c = document.querySelector('.stage canvas');"
-        " return [...c.getContext('2d').getImageData(Math.round(c.width * 12 / 16), Math.round(c.height * 2.5 / 14), 1, 1).data]; }"
-    )
-    assert edge[:3] == [255, 255, 255]
+    script = """() => {
+      const canvas = document.querySelector(".stage canvas"), right = Math.round((canvas.width * 12) / 16);
+      return [...canvas.getContext("2d").getImageData(right, Math.round((canvas.height * 2.5) / 14), 1, 1).data];
+    }"""
+    assert page.evaluate(script)[:3] == [255, 255, 255]  # a line between two windows
     page.locator(".stage").first.focus()
     page.get_by_role("slider", name="Block", exact=True).fill("2")
     seen.until_said("block 2")

@@ -1,9 +1,9 @@
 """Relevance for one answer: what each patch adds to it, while every decision of the network is held constant.
 
-A transformer is linear but for its decisions: where attention looks, how a norm scales a token, how far a GELU opens. Held at
-the values they have for this image, they leave a linear map from tokens to the answer, and a linear map is a sum over
-tokens: each patch's part is (token - token of a blank patch) * gradient. The parts are signed, have the unit of the
-answer, need one forward and one backward pass, and attention stays fused: memory is O(N).
+A transformer is linear but for its decisions: where attention looks, how a norm scales a token, how far a GELU opens.
+Held at the values they have for this image, they leave a linear map from tokens to the answer, and a linear map is a
+sum over tokens: each patch's part is (token - token of a blank patch) * gradient. The parts are signed, have the unit
+of the answer, need one forward and one backward pass, and attention stays fused: memory is O(N).
 
 The plain gradient also asks how the decisions would change under a tiny step, which says little about the patch and
 is mostly noise. The idea of cutting that out is that of layer-wise relevance propagation for transformers (Ali et

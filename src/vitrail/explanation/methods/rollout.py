@@ -5,7 +5,7 @@ The usual code for it, copied from page to page, divides by the rows' sums witho
 first image of a batch only, takes grids for squares with one token before them, and reads maps from a hook that fused
 attention never calls. Here rows sum to 1 and so does the result, every image is treated alike, any grid and any
 number of prefix tokens will do, and no map of all pairs is held: the result is one row of the product of all blocks,
-so a vector is carried from the last block to the first. Where patches were merged, each part gets as much as the others.
+so a vector is carried from the last block to the first. Where patches were merged, all parts get the same.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from vitrail.model.swin.swin_block import SwinBlock
 def swin_steps(model: Swin, steps: Sequence[BlockStep], block: int, patch: tuple[int, int]) -> list[Step]:
     """The mergings up to a block, and the steps through it. They follow the token that holds the patch."""
     shown = []
-    for before, after in zip(steps[:block], steps[1 : block + 1], strict=True):
+    for before, after in pairwise(steps[: block + 1]):
         if before.grid != after.grid:
             shown.append(_merged(model, before, after, patch, steps[0].grid))
     return shown + _block_steps(model, steps[block], patch, steps[0].grid)
@@ -83,7 +84,7 @@ def _block_steps(model: Swin, step: BlockStep, patch: tuple[int, int], patches: 
 
 
 def _partitioned(where: str, windows: Windows, q: Tensor) -> Step:
-    (height, width), (down, across), (rows, columns) = windows.grid, windows.size, windows.padded
+    (down, across), (rows, columns) = windows.size, windows.padded
     count = _window_count(windows)
     padded = ""
     if windows.padded != windows.grid:
@@ -95,8 +96,8 @@ def _partitioned(where: str, windows: Windows, q: Tensor) -> Step:
         f"{where}: the grid is cut into windows",
         f"{rows} · {columns} / ({down} · {across}) = {count} windows of M = {windows.tokens} tokens",
         f"{shape_of(q)} → ({count}, {q.shape[1]}, {windows.tokens}, {q.shape[3]})",
-        f"A token attends only to the {down} × {across} tokens of its window. {'One window holds all: ' if count == 1 else ''}"
-        f"{'attention is full here.' if count == 1 else ''}{padded}".strip(),
+        f"A token attends only to the {down} × {across} tokens of its window."
+        f"{' One window holds all: attention is full here.' if count == 1 else ''}{padded}",
         [matrix("the window of each token, before any shift", _numbers(windows._replace(shift=(0, 0))), "share")],
     )
 
@@ -159,7 +160,7 @@ def _attention_in_window(where: str, step: BlockStep, windows: Windows, token: i
             f"{where}: scores, and a bias for where tokens stand",
             "S = τ cos(Q, K) + B" if cosine else f"S = Q Kᵀ / √d + B,  √d = √{q.shape[3]} = {q.shape[3] ** 0.5:.2f}",
             f"({_window_count(windows)}, {heads}, {windows.tokens}, {windows.tokens})",
-            f"Nothing else tells where a patch is: B depends on how far two tokens are apart in their window; {learned}.",
+            f"Nothing else tells where a patch is: B depends on how far apart two tokens of a window are; {learned}.",
             [
                 matrix(f"head 0: scores of {name} in its window", scores.unflatten(0, windows.size)),
                 matrix(f"head 0: the bias of {name}", positions[0, place].unflatten(0, windows.size)),
@@ -192,7 +193,7 @@ def _cost(where: str, windows: Windows, width: int) -> Step:
         f"full 2 N² D = {full / 1e6:,.1f} million;  windows 2 N M D = {windowed / 1e6:,.1f} million multiply-adds",
         f"N = {tokens:,}, M = {windows.tokens}, D = {width}",
         f"Of this picture in this block: {full / windowed:,.1f} times less than full attention, in pairs "
-        f"{padded * windows.tokens:,} instead of {tokens**2:,}. Twice the picture's sides are 4 times the work, not 16.",
+        f"{padded * windows.tokens:,} instead of {tokens**2:,}. Twice the picture's sides: 4 times the work, not 16.",
     )
 
 

@@ -92,8 +92,8 @@ class WindowAttention(nn.Module):
         return attend(q, k, v, self.attention_dropout, self.training, bias).unflatten(0, (batch, -1))
 
     def groups(self, q: Tensor, k: Tensor, queries: Tensor, windows: Windows) -> Iterator[AttentionGroup]:
-        """Attention weights of the query tokens (R,), window by window, of q and k (B, heads, N, d). Padding is attended
-        to, but is no token: what a row lacks to 1 it has."""
+        """Attention weights of the query tokens (R,), window by window, of q and k (B, heads, N, d). Padding is no
+        token, but is attended to: what a row lacks to 1 it has."""
         count = q.shape[2]
         tokens = windows.token_numbers(q.device)  # (windows, M), N for padding
         k = torch.cat([k, self.padding_key(k)], dim=2)  # (B, heads, N + 1, d)
