@@ -24,14 +24,17 @@ def prefix_names(config: EncoderConfig) -> list[str]:
     return names + [f"query {number}" for number in range(config.prefix - len(names))]
 
 
-def token_index(query: Query, config: EncoderConfig, grid: Grid) -> int:
-    """The index of a token in the sequence, where 0 is the first prefix token."""
+def token_index(query: Query, config: EncoderConfig, grid: Grid, patches: Grid | None = None) -> int:
+    """The index of a token in the sequence, where 0 is the first prefix token.
+
+    patches: the grid of the picture's patches, where a block has merged some: a patch's token is the one that holds it.
+    """
     if isinstance(query, bool):
         raise VitrailError(_unknown_token(query, config, grid))
     if isinstance(query, int):
         return _checked_index(query, config, grid)
     if isinstance(query, tuple):
-        return _patch_index(query, config, grid)
+        return _patch_index(query, config, grid, patches)
     word = " ".join(query.strip().lower().replace("[", "").replace("]", "").split())
     names = [name.lower().strip("[]") for name in prefix_names(config)]
     word = {"distillation": "dist"}.get(word, word)
@@ -43,7 +46,7 @@ def token_index(query: Query, config: EncoderConfig, grid: Grid) -> int:
         )
     pair = re.fullmatch(r"(\d+) ?[,x ] ?(\d+)", word)
     if pair:
-        return _patch_index((int(pair[1]), int(pair[2])), config, grid)
+        return _patch_index((int(pair[1]), int(pair[2])), config, grid, patches)
     raise VitrailError(_unknown_token(query, config, grid))
 
 
@@ -55,12 +58,13 @@ def token_name(token: int, config: EncoderConfig, grid: Grid) -> str:
     return f"patch {row},{column}"
 
 
-def _patch_index(patch: tuple[int, int], config: EncoderConfig, grid: Grid) -> int:
-    row, column = patch
-    if not (0 <= row < grid[0] and 0 <= column < grid[1]):
+def _patch_index(patch: tuple[int, int], config: EncoderConfig, grid: Grid, patches: Grid | None) -> int:
+    (row, column), (rows, columns) = patch, patches or grid
+    if not (0 <= row < rows and 0 <= column < columns):
         raise VitrailError(
-            f"there is no patch {row},{column}: the grid has {grid[0]} rows and {grid[1]} columns, counted from 0"
+            f"there is no patch {row},{column}: the grid has {rows} rows and {columns} columns, counted from 0"
         )
+    row, column = row // -(-rows // grid[0]), column // -(-columns // grid[1])  # of the token that holds it
     return config.prefix + row * grid[1] + column
 
 

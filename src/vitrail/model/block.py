@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.model.attention import SelfAttention, attention_weights
+from vitrail.model.attention import QUERY_ROWS, AttentionGroup, SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
 from vitrail.model.positions import Grid
 from vitrail.model.window_attention import Windows, window_bias
@@ -104,6 +106,26 @@ class Block(nn.Module):
         windows, bias = self.windows(grid), self.attention_bias(grid)
         own = None if bias is None else bias[:, queries]
         return attention_weights(q[:, :, queries], k, own if windows is None else window_bias(windows, queries))
+
+    def attention_groups(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Iterator[AttentionGroup]:
+        """The same for many queries, some at a time, without the zeros of tokens that none of them can see."""
+        tokens, numbers = torch.arange(k.shape[2], device=k.device), self.meeting(grid)
+        if numbers is None:
+            for part in queries.split(QUERY_ROWS):
+                yield AttentionGroup(part, tokens, self.attention_rows(q, k, part, grid))
+            return
+        home = torch.cat(
+            [numbers.new_full((self.prefix,), -1), numbers.to(k.device)]
+        )  # (M,), -1: sees all, seen by all
+        for number in home[queries].unique():
+            keys = tokens if number < 0 else tokens[(home == number) | (home < 0)]
+            for part in queries[home[queries] == number].split(QUERY_ROWS):
+                yield AttentionGroup(part, keys, attention_weights(q[:, :, part], k[:, :, keys]))
+
+    def meeting(self, grid: Grid) -> Tensor | None:
+        """(N,), of the patches: those with the same number attend to one another. None: all to all."""
+        windows = self.windows(grid)
+        return None if windows is None or windows.cover_all else windows.numbers(self.norm1.weight.device)
 
     def windows(self, grid: Grid | None) -> Windows | None:
         """How its attention cuts a grid into windows; None: it does not."""

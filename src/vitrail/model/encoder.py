@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
+from vitrail.model.attention import QUERY_ROWS, AttentionGroup
 from vitrail.model.block import Block
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
@@ -36,8 +37,6 @@ from vitrail.model.heads.linear_head import LinearHead
 from vitrail.model.patches import check_images, pad_to_patches
 from vitrail.model.positions import Grid
 from vitrail.model.precision import in_float32
-
-QUERY_ROWS = 256  # attention rows computed at a time: the (M, M) map of a large image is never held as a whole
 
 
 class Embedding(NamedTuple):
@@ -103,11 +102,22 @@ class BlockStep:
     def attention(self, queries: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Attention weights of the query tokens (Q,), None: of all. Some rows at a time: their token numbers (R,), and
         (B, heads, R, M) in float32. Fused attention never holds its weights; they are recomputed from the input."""
-        if queries is None:
-            queries = torch.arange(self.input.shape[1], device=self.input.device)
+        queries = self._all_tokens() if queries is None else queries
         q, k, _ = self.qkv()
         for part in queries.split(QUERY_ROWS):
             yield part, self.block.attention_rows(q, k, part, self.grid)
+
+    def attention_groups(self, queries: Tensor | None = None) -> Iterator[AttentionGroup]:
+        """The same weights in groups of queries with the tokens that they see: with windows that is O(N) in all."""
+        q, k, _ = self.qkv()
+        return self.block.attention_groups(q, k, self._all_tokens() if queries is None else queries, self.grid)
+
+    def meeting(self) -> Tensor | None:
+        """(N,), of the patches: those with the same number attend to one another. None: all to all."""
+        return self.block.meeting(self.grid)
+
+    def _all_tokens(self) -> Tensor:
+        return torch.arange(self.input.shape[1], device=self.input.device)
 
     def of_image(self, index: int) -> BlockStep:
         """The step of one image of the batch, as a batch of one."""

@@ -35,8 +35,6 @@ def available_methods(checkpoint: Checkpoint) -> list[str]:
     """The explanations that fit this model, in the order of a page."""
     config = checkpoint.config
     left_out = set(NOT_A_METHOD)
-    if len(config.levels) > 1:  # maps of blocks on different grids
-        left_out.update(("rollout", "weighted_attention"))
     if config.pool == "none":  # an answer for every patch: there is no one score to explain
         left_out.update(WITH_TARGET)
     if "[CLS]" not in prefix_names(config):
@@ -83,7 +81,7 @@ def walk_image(
     """The steps from pixels to the answer, their figures as pictures. They follow the patch that speaks most for it.
 
     take_turns: as of `explain_image`."""
-    model, task, patch = engine.checkpoint.vit, engine.checkpoint.task, (0, 0)
+    model, task, patch = engine.checkpoint.model, engine.checkpoint.task, (0, 0)
     forward_pass = run_forward_pass(model, images, engine.forward)
     if "relevance" in available_methods(engine.checkpoint):
         score = target_score(model, images, task, outputs=forward_pass.outputs)

@@ -66,10 +66,23 @@ class Windows(NamedTuple):
         """
         if not any(self.shift):
             return None
+        cut = self._regions(device)
+        return MASKED * (cut[:, :, None] != cut[:, None]).float()
+
+    def meeting(self, device: torch.device) -> Tensor:
+        """(N,): tokens with the same number attend to one another, being in one window and on one side of it."""
+        tokens, regions = self.token_numbers(device), self._regions(device)  # (windows, M) each
+        numbers = torch.arange(len(tokens), device=device)[:, None] * 9 + regions
+        count = self.grid[0] * self.grid[1]
+        return torch.zeros(count + 1, dtype=torch.long, device=device).scatter_(0, tokens.flatten(), numbers.flatten())[
+            :-1
+        ]
+
+    def _regions(self, device: torch.device) -> Tensor:
+        """(windows, M): tokens of a window with different numbers, 0 to 8, lie on opposite sides of the picture."""
         sides = [_sides(*axis, device) for axis in zip(self.padded, self.size, self.shift, strict=True)]
         region = (3 * sides[0][:, None] + sides[1]).flatten()  # of the grid as it stands shifted and padded
-        cut = Windows(self.padded, self.size, (0, 0), True).partition(region[None, :, None])[0, :, :, 0]  # (windows, M)
-        return MASKED * (cut[:, :, None] != cut[:, None]).float()
+        return Windows(self.padded, self.size, (0, 0), True).partition(region[None, :, None])[0, :, :, 0]
 
     def _padded(self, x: Tensor) -> Tensor:
         down, right = (after - before for before, after in zip(self.grid, self.padded, strict=True))

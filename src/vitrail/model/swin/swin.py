@@ -54,8 +54,16 @@ class Swin(Encoder):
     def embed(self, images: Tensor, pad: bool = False) -> Embedding:
         """Images to what the first block takes: tokens (B, N, D) and the grid."""
         images, grid = self.in_patches(images, pad)
-        tokens = self.stem(images).to(self.stem.projection.weight.dtype)  # autocast's sums stay float32
-        return Embedding(self.dropout(self.stem_norm(tokens)), None, grid)
+        return Embedding(self.dropout(self.patch_tokens(images)), None, grid)
+
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """What the stem and its norm make of images (B, C, H, W): (B, N, D)."""
+        return self.stem_norm(self.stem(images).to(self.stem.projection.weight.dtype))  # autocast's sums stay float32
+
+    @property
+    def patch_inputs(self) -> int:
+        """How many numbers of a patch the stem's linear map takes."""
+        return self.stem.projection.in_features
 
     def before_block(self, index: int, x: Embedding) -> Embedding:
         """Where a stage begins, 2 x 2 tokens become one: (B, h w, D) -> (B, h/2 w/2, 2 D)."""

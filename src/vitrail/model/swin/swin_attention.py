@@ -7,12 +7,13 @@ learned scale a head.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.model.attention import attend, attention_weights
+from vitrail.model.attention import AttentionGroup, attend, attention_weights
 from vitrail.model.swin.relative_bias import BiasTable, LogSpacedBias
 from vitrail.model.swin.shifted_windows import Windows
 from vitrail.model.swin.swin_config import SwinConfig
@@ -90,19 +91,21 @@ class WindowAttention(nn.Module):
         q, k, v = (part.flatten(0, 1) for part in (q, k, v))
         return attend(q, k, v, self.attention_dropout, self.training, bias).unflatten(0, (batch, -1))
 
-    def rows(self, q: Tensor, k: Tensor, queries: Tensor, windows: Windows) -> Tensor:
-        """Attention weights of the query tokens (R,) to all tokens of the grid, 0 outside of their windows:
-        (B, heads, R, N), of q and k (B, heads, N, d). What a row lacks to 1 its padding has."""
+    def groups(self, q: Tensor, k: Tensor, queries: Tensor, windows: Windows) -> Iterator[AttentionGroup]:
+        """Attention weights of the query tokens (R,), window by window, of q and k (B, heads, N, d). Padding is no
+        token, but is attended to: what a row lacks to 1 it has."""
+        count = q.shape[2]
         tokens = windows.token_numbers(q.device)  # (windows, M), N for padding
-        places = tokens.flatten().argsort()[queries]  # (R,), among all places of all windows; padding comes last
-        window, place = places // windows.tokens, places % windows.tokens
-        seen = tokens[window]  # (R, M)
-        k = torch.cat([k, self.padding_key(k)], dim=2)[:, :, seen]  # (B, heads, R, M, d)
-        bias = self.score_bias(windows).expand(len(tokens), -1, -1, -1)
-        bias = bias[window, :, place].transpose(0, 1)  # (heads, R, M)
-        weights = attention_weights(q[:, :, queries, None], k, bias[:, :, None])[:, :, :, 0]  # (B, heads, R, M)
-        rows = weights.new_zeros(*weights.shape[:3], q.shape[2] + 1)
-        return rows.scatter_(3, seen.expand_as(weights), weights)[..., :-1]
+        k = torch.cat([k, self.padding_key(k)], dim=2)  # (B, heads, N + 1, d)
+        is_query = torch.zeros(count + 1, dtype=torch.bool, device=q.device)
+        is_query[queries] = True
+        bias = self.score_bias(windows)
+        for number, window in enumerate(tokens):
+            asks, real = is_query[window], window < count  # (M,)
+            if asks.any():
+                own_bias = bias[number % len(bias)][:, asks]  # (heads, R, M)
+                weights = attention_weights(q[:, :, window[asks]], k[:, :, window], own_bias)
+                yield AttentionGroup(window[asks], window[real], weights[..., real])
 
     def padding_key(self, like: Tensor) -> Tensor:
         """The key of a padded token, (B, heads, 1, d): its input is 0."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.model.attention import AttentionGroup
 from vitrail.model.block import MLP, LayerScaleDropPath
 from vitrail.model.positions import Grid
 from vitrail.model.swin.shifted_windows import Windows, windows_of
@@ -45,7 +49,21 @@ class SwinBlock(nn.Module):
 
     def attention_rows(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Tensor:
         """Attention weights of the query tokens (R,) to all tokens, 0 outside of their windows: (B, heads, R, N)."""
-        return self.attention.rows(q, k, queries, self.windows(grid))
+        rows = q.new_zeros(*q.shape[:2], len(queries), q.shape[2], dtype=torch.float32)
+        row_of = torch.zeros(q.shape[2], dtype=torch.long, device=q.device)
+        row_of[queries] = torch.arange(len(queries), device=q.device)
+        for group in self.attention_groups(q, k, queries, grid):
+            rows[:, :, row_of[group.queries][:, None], group.keys] = group.weights
+        return rows
+
+    def attention_groups(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Iterator[AttentionGroup]:
+        """The same window by window, without the zeros. What a row lacks to 1 the padding of its window has."""
+        return self.attention.groups(q, k, queries, self.windows(grid))
+
+    def meeting(self, grid: Grid) -> Tensor | None:
+        """(N,): tokens with the same number attend to one another. None: all to all."""
+        windows = self.windows(grid)
+        return None if windows.size == grid else windows.meeting(self.norm1.weight.device)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
