@@ -10,7 +10,7 @@ from torch import nn
 
 from vitrail.errors import VitrailError
 from vitrail.model.attention import SelfAttention
-from vitrail.model.block import MLP, Block
+from vitrail.model.block import Block
 from vitrail.model.config import ViTConfig
 from vitrail.model.patches import patchify
 from vitrail.model.presets import preset
@@ -174,13 +174,13 @@ def test_heads_have_width_d_over_h_and_the_maps_are_d_by_d():
 
 def test_the_mlp_is_4_d_wide_unless_another_factor_is_asked_for():
     assert ViTConfig(width=384).mlp_width == 1536
-    assert MLP(tiny()).up.weight.shape == (32, 8)
-    mlp = MLP(tiny(mlp_width=20))
+    assert Block(tiny(), 0.0).mlp.up.weight.shape == (32, 8)
+    mlp = Block(tiny(mlp_width=20), 0.0).mlp
     assert (mlp.up.weight.shape, mlp.down.weight.shape) == ((20, 8), (8, 20))
 
 
 def test_dropout_falls_after_each_step_of_the_mlp():
-    mlp = MLP(tiny(dropout=0.5)).train()
+    mlp = Block(tiny(dropout=0.5), 0.0).mlp.train()
     with torch.no_grad():
         mlp.up.weight.zero_()
         mlp.up.bias.fill_(10.0)  # gelu(10) = 10 in every hidden place

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from vitrail.model.precision import autocast as autocast
     from vitrail.model.presets import preset as preset
     from vitrail.model.presets import preset_names as preset_names
+    from vitrail.model.swin.swin import Swin as Swin
+    from vitrail.model.swin.swin_config import SwinConfig as SwinConfig
     from vitrail.model.vit import ViT as ViT
     from vitrail.training.settings import Settings as Settings
     from vitrail.weights.checkpoint import Checkpoint as Checkpoint
@@ -38,6 +40,8 @@ _HOMES = {
     "Model": "vitrail.inference.loaded_model",
     "Predictor": "vitrail.inference.predictor",
     "Settings": "vitrail.training.settings",
+    "Swin": "vitrail.model.swin.swin",
+    "SwinConfig": "vitrail.model.swin.swin_config",
     "UnreadableImage": "vitrail.images.unreadable",
     "ViT": "vitrail.model.vit",
     "ViTConfig": "vitrail.model.config",
@@ -64,6 +68,8 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "Model",
     "Predictor",
     "Settings",
+    "Swin",
+    "SwinConfig",
     "UnreadableImage",
     "ViT",
     "ViTConfig",

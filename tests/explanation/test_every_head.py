@@ -60,10 +60,11 @@ def test_it_is_explained_from_end_to_end(case, lively):
     query = None if case["cls_token"] else (1, 2)
     explanation = vitrail.explain(opened, pixels(), query=query, walk=True, every_query=True)
     prefix = opened.config.prefix
-    assert explanation.attention.shape == (3, 2, 4, 4)
-    assert explanation.prefix.shape == (3, 2, prefix)
-    assert explanation.attention.sum((2, 3)) + explanation.prefix.sum(2) == pytest.approx(np.ones((3, 2)), abs=1e-5)
-    assert explanation.every_query.shape == (3, prefix + 16, prefix + 16)
+    attention, in_front = np.stack(explanation.attention), np.stack(explanation.prefix)
+    assert attention.shape == (3, 2, 4, 4)
+    assert in_front.shape == (3, 2, prefix)
+    assert attention.sum((2, 3)) + in_front.sum(2) == pytest.approx(np.ones((3, 2)), abs=1e-5)
+    assert [group.levels.shape for [group] in explanation.every_query] == 3 * [(prefix + 16, prefix + 16)]
     assert all(np.isfinite(values).all() for values in explanation.maps.values())
     assert np.abs(explanation.maps["relevance"]).max() > 0
     assert len(explanation.walk.steps) >= 15

@@ -40,9 +40,10 @@ def test_one_image_and_several(lively, photo):
     assert one.picture.shape == (32, 32, 3)
     assert one.target == one.answer["label"]
     assert one.value == pytest.approx(one.answer["probability"], abs=1e-5)
-    assert one.attention.shape == (3, 2, 4, 4)
-    assert one.prefix.shape == (3, 2, 1)
-    assert one.attention.sum((2, 3)) + one.prefix.sum(2) == pytest.approx(np.ones((3, 2)), abs=1e-6)
+    attention, prefix = np.stack(one.attention), np.stack(one.prefix)
+    assert attention.shape == (3, 2, 4, 4)
+    assert prefix.shape == (3, 2, 1)
+    assert attention.sum((2, 3)) + prefix.sum(2) == pytest.approx(np.ones((3, 2)), abs=1e-6)
     assert one.masks.shape == (2, 4, 4)
     assert one.masks.dtype == bool
     assert one.components.shape == (4, 4, 3)
@@ -67,7 +68,7 @@ def test_what_is_asked_for(lively, photo):
         model, photo, query=(1, 2), blocks=[-1], heads=[1], target="owl", compare=True, walk=True, image_size=(24, 40)
     )
     assert (found.query, found.blocks, found.target, found.grid) == ("patch 1,2", [2], "owl", (3, 5))
-    assert found.attention.shape == (1, 1, 3, 5)
+    assert [block.shape for block in found.attention] == [(1, 3, 5)]
     assert found.prefix_names == ["[CLS]", "register 0", "register 1"]
     assert set(found.curves) == {"relevance", "weighted_attention", "rollout", "occlusion", "random"}
     assert found.best is None or found.best in METHODS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from vitrail.inference.output.summary import CONFIG_LINES, describe, patch_size_
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import cost
 from vitrail.model.presets import preset
+from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
@@ -30,7 +30,7 @@ def model_file(tmp_path: Path) -> Path:
 def test_json_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "S/16", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert list(shown) == ["source", "kind", "config", "cost", "patch_sizes", "checkpoint"]
+    assert list(shown) == ["source", "kind", "summary", "config", "cost", "patch_sizes", "checkpoint"]
     assert (shown["source"], shown["kind"], shown["checkpoint"]) == ("S/16", "preset", None)
     assert ViTConfig.from_dict(shown["config"]) == preset("S/16")
     assert shown["cost"] == cost(preset("S/16")).to_dict()
@@ -71,8 +71,16 @@ def test_text_of_a_preset() -> None:
 
 
 def test_the_text_shows_every_field_of_the_config() -> None:
-    fields = [field.name for field in dataclasses.fields(ViTConfig)]
+    fields = {*ViTConfig.fields(), *SwinConfig.fields()} - {"network"}  # which the first line tells
     assert sorted(name for names in CONFIG_LINES.values() for name in names) == sorted(fields)
+
+
+@pytest.mark.parametrize("name", ["swin-T", "swinv2-L"])
+def test_text_of_a_swin(name: str) -> None:
+    text = to_text(describe(name))
+    for part in (f"{name}: a preset, Swin v", "depths (2 2 ", "window_size", "in windows of", "times as many"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_a_size_the_patches_do_not_divide_is_one_sentence() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import pytest
 import timm
@@ -18,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import cost
-from vitrail.model.presets import preset, preset_names
+from vitrail.model.encoder import Encoder
+from vitrail.model.presets import build_network, preset, preset_names
 from vitrail.model.vit import ViT
 
 SMALL = {"image_size": 32, "patch_size": 8, "width": 32, "depth": 2, "heads": 4, "classes": 10}
@@ -164,6 +166,49 @@ def test_any_config_is_counted_exactly(data: st.DataObject) -> None:
     assert found.parameters == sum(p.numel() for p in model.parameters())
 
 
+SWINS: list[tuple[str, dict]] = [
+    ("swin-mu", {}),
+    ("swinv2-mu", {}),
+    ("swin-mu", {"image_size": (52, 76), "classes": 0}),  # padded windows, an odd grid to merge
+    ("swinv2-mu", {"image_size": (20, 76), "window_size": (8, 4), "head": "mlp", "qkv_bias": False}),
+    ("swin-T", {"depths": (1, 1, 1, 1), "image_size": 96, "channels": 1}),  # windows larger than the last grids
+    ("swin-mu", {"head": "mask_linear", "classes": 3}),
+    ("swin-mu", {"head": "mask_decoder", "classes": 3}),
+    ("swinv2-mu", {"head": "box_decoder", "classes": 3, "image_size": (60, 64)}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), SWINS, ids=str)
+def test_swin_is_counted_exactly(name: str, changes: dict) -> None:
+    config = preset(name, **changes)
+    model = build_network(config).eval()
+    batch = 1 if config.is_dense else 2
+    images = torch.zeros(batch, config.channels, *config.image_size)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(images)
+    found = cost(config, batch=batch)
+    assert found.multiply_adds == counter.get_total_flops() // 2
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "giga"),
+    [("swin-T", "swin_tiny_patch4_window7_224", 4.5), ("swinv2-T", "swinv2_tiny_window8_256", 5.9)],
+)
+def test_multiply_adds_of_published_swins(name: str, published: str, giga: float) -> None:
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        timm.create_model(published).eval()(torch.zeros(1, 3, *preset(name).image_size))
+    assert cost(preset(name)).multiply_adds == counter.get_total_flops() // 2
+    assert round(cost(preset(name)).multiply_adds / 1e9, 1) == giga
+
+
+def test_attention_of_swin_grows_with_the_tokens_and_not_with_their_square() -> None:
+    small, large = (cost(preset("swin-T"), image_size=side) for side in (224, 448))
+    assert small.attention_entries == 3136 * 49
+    assert large.attention_entries == 4 * small.attention_entries
+    assert large.multiply_adds < 4.02 * small.multiply_adds
+
+
 def test_another_image_size_changes_the_work_and_not_the_parameters() -> None:
     config = ViTConfig(**SMALL)
     model = build(config)
@@ -180,7 +225,7 @@ def test_another_image_size_changes_the_work_and_not_the_parameters() -> None:
 def test_every_preset_has_the_parameters_of_its_model(name: str) -> None:
     config = preset(name)
     with torch.device("meta"):
-        model = ViT(config)
+        model = build_network(config)
     assert cost(config).parameters == sum(p.numel() for p in model.parameters())
 
 
@@ -255,11 +300,33 @@ class LiveBytes(TorchDispatchMode):
 )
 def test_peak_activations_are_estimated_well(config: ViTConfig) -> None:
     model = build(config)
-    images = torch.zeros(2, config.channels, *config.image_size)
+    assert cost(config, batch=2).activation_bytes == pytest.approx(live_peak(model, whole_forward), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("swin-mu", {}),
+        ("swinv2-mu", {}),
+        ("swin-T", {"depths": (2, 2, 2, 2)}),
+        ("swinv2-T", {"depths": (2, 2, 2, 2), "image_size": 128}),
+        ("swin-T", {"depths": (1, 1, 1, 1), "image_size": (232, 228)}),
+    ],
+    ids=str,
+)
+def test_peak_activations_of_swin_are_estimated_well(name: str, changes: dict) -> None:
+    config = preset(name, **changes)
+    peak = live_peak(build_network(config).eval(), lambda model, images: model(images))
+    assert cost(config, batch=2).activation_bytes == pytest.approx(peak, rel=0.15)
+
+
+def live_peak(model: Encoder, forward: Callable[..., Tensor]) -> int:
+    """The most bytes alive in a forward pass of two images, weights aside."""
+    images = torch.zeros(2, model.config.channels, *model.config.image_size)
     live = LiveBytes()
     live.add(images.untyped_storage())
     for tensor in [*model.parameters(), *model.buffers()]:
         live.alive[tensor.untyped_storage()._cdata] = 0
     with torch.no_grad(), live:
-        whole_forward(model, images)
-    assert cost(config, batch=2).activation_bytes == pytest.approx(live.peak, rel=0.15)
+        forward(model, images)
+    return live.peak

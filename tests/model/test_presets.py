@@ -7,13 +7,13 @@ import torch
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
-from vitrail.model.presets import is_preset, preset, preset_names
+from vitrail.model.presets import build_network, is_preset, preset, preset_names
 from vitrail.model.vit import ViT
 
 
 def build_on_meta(config):
     with torch.device("meta"):
-        return ViT(config)
+        return build_network(config)
 
 
 def count(model):
@@ -36,6 +36,13 @@ def count(model):
         ("DINO-B/16", 85_798_656),
         ("DINOv2-S/14", 22_056_576 - 384),  # less the mask token of its training
         ("DINOv2-g/14", 1_136_480_768 - 1536),
+        ("swin-T", 28_288_354),
+        ("swin-S", 49_606_258),
+        ("swin-B", 87_768_224),
+        ("swin-L", 196_532_476),
+        ("swinv2-T", 28_347_154),
+        ("swinv2-B", 87_918_816),
+        ("swinv2-L", 196_739_932),
         ("DINOv3-S/16", 21_596_544 - 384 + 12 * 384),  # and a bias of the keys, which there has none
         ("DINOv3-7B/16", 6_716_362_752 - 4096 + 40 * 4096),
     ],
@@ -50,7 +57,7 @@ def test_every_preset_builds_and_runs_on_the_meta_device(name):
     model = build_on_meta(config).to("meta")  # fixed positions too
     assert all(parameter.is_meta for parameter in model.parameters())
     answer = model(torch.zeros(2, 3, *config.image_size, device="meta"))
-    assert answer.shape == (2, config.classes or config.width)
+    assert answer.shape == (2, config.classes or config.pooled_width)
     assert is_preset(name)
 
 

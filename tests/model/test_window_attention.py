@@ -205,8 +205,11 @@ def test_explanations_see_the_windows(lively: Callable) -> None:
     model, images = lively(config_of(global_blocks=0)), torch.randn(1, 3, 40, 56)
     [maps] = attention_maps(model, images, query=(0, 0), blocks=[1])
     assert (maps.patches[..., 3:, :] == 0).all() and (maps.patches[..., :3, :3] > 0).all()
-    for _, whole in attention_of_all(model, images, blocks=[0]):
-        assert (whole[0][~allowed(1, (10, 14), 3)] == 0).all()
+    for _, groups in attention_of_all(model, images, blocks=[0]):
+        seen = torch.zeros(141, 141, dtype=torch.bool)
+        for queries, keys, weights in groups:
+            seen[queries[:, None], keys] = weights[0] > 0
+        assert torch.equal(seen, allowed(1, (10, 14), 3))
     rolled = rollout(model, images)
     torch.testing.assert_close(rolled.patches.sum() + rolled.prefix.sum(), torch.tensor(1.0))
     outputs = model(images).detach()

@@ -23,7 +23,7 @@ def convert(source: str | Path, destination: str | Path, to: str = "vitrail", **
     vitrail: one file. transformers: a folder that `AutoModelForImageClassification.from_pretrained` loads. timm: a
     folder that `timm.create_model("local-dir:...")` loads.
     """
-    from vitrail.weights.families import timm, transformers_beit, transformers_dinov3, transformers_vit
+    from vitrail.weights.families import writer
     from vitrail.weights.load import load
 
     if to not in FORMATS:
@@ -37,10 +37,7 @@ def convert(source: str | Path, destination: str | Path, to: str = "vitrail", **
     if to == "vitrail":
         checkpoint.save(destination)
     else:
-        config = checkpoint.config  # rotary positions only DINOv3 has in transformers, relative ones only BEiT
-        others = transformers_beit if config.relative_bias else transformers_vit
-        of_transformers = transformers_dinov3 if config.is_rotary else others
-        (of_transformers if to == "transformers" else timm).write_folder(checkpoint, destination)
+        writer(to, checkpoint.config).write_folder(checkpoint, destination)
     return checkpoint
 
 

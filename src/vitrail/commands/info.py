@@ -11,7 +11,7 @@ from vitrail.terminal import print_text
 
 
 def run_info(
-    source: Annotated[str, Argument("such as S/16, DINOv2-B/14-reg, a model file, or dinov2-s", "PRESET|FILE|NAME")],
+    source: Annotated[str, Argument("such as S/16, swin-T, a model file, or dinov2-s", "PRESET|FILE|NAME")],
     json: Annotated[bool, Option("print JSON")] = False,
     image_size: Annotated[
         tuple[int, int] | None, Option("instead of the model's own", metavar="H[xW]", parse=size)

@@ -24,7 +24,7 @@ else:
 
 
 class TrainOptions(DataOptions, total=False):
-    model: Annotated[str | None, Option("a preset such as S/16", metavar="NAME", unset="chosen")]
+    model: Annotated[str | None, Option("a preset such as S/16 or swin-T", metavar="NAME", unset="chosen")]
     start: Annotated[
         str | Path | None,
         Option("fine-tune this model; 'vitrail models' lists names", metavar="FILE|NAME|HUB-ID", flag="--from"),

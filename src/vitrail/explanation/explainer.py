@@ -19,17 +19,20 @@ from vitrail.explanation.methods.faithfulness import best_of
 from vitrail.explanation.methods.faithfulness import compare as compare_maps
 from vitrail.explanation.methods.foreground import foreground, mass_masks
 from vitrail.explanation.methods.occlusion import occlusion
-from vitrail.explanation.methods.relevance import relevance
+from vitrail.explanation.methods.relevance import relevance_of_stages
 from vitrail.explanation.methods.rollout import rollout
 from vitrail.explanation.methods.weighted_attention import weighted_attention
-from vitrail.explanation.output.result import METHODS, POOL, Explanation
-from vitrail.explanation.selection import select_blocks, select_heads
+from vitrail.explanation.output.result import METHODS, POOL, Explanation, QueryGroup
+from vitrail.explanation.selection import heads_of_blocks, select_blocks
 from vitrail.explanation.target_score import TargetScore, target_score
-from vitrail.explanation.token_names import prefix_names, token_name
+from vitrail.explanation.token_names import prefix_names, token_index, token_name
 from vitrail.explanation.walk.walk import walk as walk_through
 from vitrail.inference.engine import Engine
 from vitrail.inference.read_source import Source
+from vitrail.model.attention import AttentionGroup
+from vitrail.model.encoder import BlockStep
 from vitrail.model.precision import autocast
+from vitrail.model.vit import ViT
 from vitrail.options import takes_options
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -55,7 +58,8 @@ class Explainer:
         self.dense = self.model.config.is_dense
         self.query, self.top = options["query"], options["top"]
         self.blocks = select_blocks(options["blocks"], self.model.depth)
-        self.heads = select_heads(options["heads"], self.model.config.heads)
+        self.chosen_heads = options["heads"]
+        self.heads = heads_of_blocks(self.chosen_heads, self.model.config, self.blocks)
         self.compare, self.walk, self.every_query = options["compare"], options["walk"], options["every_query"]
         (self.walk_block,) = select_blocks([options["walk_block"]], self.model.depth)
         image_size = options["image_size"]
@@ -80,6 +84,8 @@ class Explainer:
         forward_pass = run_forward_pass(self.model, images, self.engine.forward)
         score = target_score(self.model, images, self.checkpoint.task, self.target, forward_pass.outputs)
         explanation = self._answered(str(source) if isinstance(source, str | Path) else name, picture, score)
+        explanation.grids = [step.grid for step in forward_pass.steps]
+        explanation.windows = [meeting_grid(step) for step in forward_pass.steps]
         self._add_attention(explanation, images, forward_pass)
         self._add_foreground(explanation, forward_pass)
         self._add_maps(explanation, images, score, forward_pass)
@@ -123,13 +129,14 @@ class Explainer:
     def _add_attention(self, explanation: Explanation, images: Tensor, forward_pass: ForwardPass) -> None:
         config, steps = self.model.config, forward_pass.steps
         if self.query is None and config.pool == "attention":
+            assert isinstance(self.model, ViT)
             pooled = pool_attention(self.model, images, steps=steps)
             maps = [replace(pooled, patches=pooled.patches[:, self.heads], prefix=pooled.prefix[:, self.heads])]
             explanation.query = POOL
             explanation.notes.append(
                 f"{POOL.capitalize()} looks at what the last block gives; it is shown as block {config.depth}."
             )
-        elif self.query is None and not config.cls_token:
+        elif self.query is None and "[CLS]" not in explanation.prefix_names:
             explanation.notes.append(
                 "This model has no [CLS] token whose attention could be shown; relevance tells where its answer comes "
                 "from, and the attention of any patch can be asked for."
@@ -137,24 +144,27 @@ class Explainer:
             return
         else:
             query = "cls" if self.query is None else self.query
-            maps = list(attention_maps(self.model, images, query, blocks=self.blocks, heads=self.heads, steps=steps))
-            explanation.query = token_name(maps[0].token, config, explanation.grid)
+            heads = self.chosen_heads
+            maps = list(attention_maps(self.model, images, query, blocks=self.blocks, heads=heads, steps=steps))
+            explanation.query = token_name(token_index(query, config, explanation.grid), config, explanation.grid)
         explanation.blocks, explanation.heads = [block_map.block for block_map in maps], self.heads
-        explanation.attention = torch.cat([block_map.patches for block_map in maps]).cpu().numpy()
-        explanation.prefix = torch.cat([block_map.prefix for block_map in maps]).cpu().numpy()
+        explanation.attention = [block_map.patches[0].cpu().numpy() for block_map in maps]
+        explanation.prefix = [block_map.prefix[0].cpu().numpy() for block_map in maps]
         explanation.masks = mass_masks(torch.from_numpy(explanation.attention[-1])).numpy()
 
     def _add_foreground(self, explanation: Explanation, forward_pass: ForwardPass) -> None:
         patches = forward_pass.normed[:, self.model.prefix :].detach().cpu()  # (1, N, D)
-        objects = foreground(patches, explanation.grid)
+        objects = foreground(patches, explanation.grids[-1])
         explanation.foreground = objects.mask[0].numpy()
         explanation.components = objects.components[0].numpy()
 
     def _add_maps(
         self, explanation: Explanation, images: Tensor, score: TargetScore, forward_pass: ForwardPass
     ) -> None:
+        stages = relevance_of_stages(self.model, images, score)
+        explanation.stages = [stage[0].cpu().numpy() for stage in stages]
         maps = {
-            "relevance": relevance(self.model, images, score),
+            "relevance": stages[0],
             "weighted_attention": weighted_attention(self.model, images, score, forward_pass).patches,
             "rollout": rollout(self.model, images, steps=forward_pass.steps).patches,
         }
@@ -170,12 +180,14 @@ class Explainer:
     def _add_every_query(self, explanation: Explanation, images: Tensor, forward_pass: ForwardPass) -> None:
         """The attention of every token: for all chosen blocks, for the last alone, or for none, as far as it fits into
         EVERY numbers (it grows with the square of the tokens)."""
-        pairs = (self.model.prefix + explanation.grid[0] * explanation.grid[1]) ** 2
-        blocks = self.blocks if pairs * len(self.blocks) <= EVERY else self.blocks[-1:] if pairs <= EVERY else []
-        maps = attention_of_all(self.model, images, blocks=blocks, steps=forward_pass.steps)  # (1, M, M) each
-        levels = [(255 * rows[0] / rows[0].amax(1, keepdim=True)).round().byte() for _, rows in maps]
-        if levels:
-            explanation.every_blocks, explanation.every_query = blocks, torch.stack(levels).cpu().numpy()
+        blocks = self.blocks
+        pairs = [pairs_of(forward_pass.steps[block]) for block in blocks]
+        if sum(pairs) > EVERY:
+            blocks = blocks[-1:] if pairs[-1] <= EVERY else []
+        every = attention_of_all(self.model, images, blocks=blocks, steps=forward_pass.steps)
+        found = [[query_group(group) for group in groups] for _, groups in every]
+        if found:
+            explanation.every_blocks, explanation.every_query = blocks, found
 
     def _most_relevant_patch(self, explanation: Explanation) -> tuple[int, int]:
         """The patch that speaks most for the answer, which the walk follows."""
@@ -193,6 +205,28 @@ class Explainer:
             )
             raise VitrailError(f"the model knows no {target!r}: choose one of {known}")
         return self.labels.index(target)
+
+
+def meeting_grid(step: BlockStep) -> NDArray[np.int64] | None:
+    """(h, w): tokens with the same number attend to one another; None: all to all."""
+    numbers = step.meeting()
+    return None if numbers is None else numbers.unflatten(0, step.grid).cpu().numpy()
+
+
+def pairs_of(step: BlockStep) -> int:
+    """How many pairs of tokens attend to one another in a block."""
+    numbers, tokens = step.meeting(), step.input.shape[1]
+    if numbers is None:
+        return tokens**2
+    prefix, counts = tokens - len(numbers), numbers.bincount()
+    return int((counts * (counts + prefix)).sum()) + prefix * tokens
+
+
+def query_group(group: AttentionGroup) -> QueryGroup:
+    """Of one image, in bytes. weights: (1, R, K)."""
+    rows = group.weights[0]
+    levels = (255 * rows / rows.amax(1, keepdim=True)).round().byte()
+    return QueryGroup(group.queries.cpu().numpy(), group.keys.cpu().numpy(), levels.cpu().numpy())
 
 
 def check_divisible(size: tuple[int, int], patch: tuple[int, int]) -> None:

@@ -14,15 +14,14 @@ from vitrail.errors import VitrailError
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ImageProcessor
-from vitrail.model.encoder import BlockStep, Capture
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import BlockStep, Capture, Encoder
 from vitrail.weights.checkpoint import Checkpoint
 
 
 class PooledNetwork(nn.Module):
     """A dense model without its head, which answers about places: its pooled vector (B, D) is what is explained."""
 
-    def __init__(self, model: ViT) -> None:
+    def __init__(self, model: Encoder) -> None:
         super().__init__()
         self.model = model
 
@@ -33,7 +32,7 @@ class PooledNetwork(nn.Module):
 EXPLAINED_IN = "float32"  # where nothing else is asked for: gradients in 8 bits are mostly noise
 
 
-def differentiable_backend(model: ViT, precision: str = EXPLAINED_IN) -> TorchBackend:
+def differentiable_backend(model: Encoder, precision: str = EXPLAINED_IN) -> TorchBackend:
     """The model, its outputs with their autograd graph."""
     network = PooledNetwork(model) if model.config.is_dense else model
     return TorchBackend(network, precision, autograd="grad")
@@ -70,7 +69,7 @@ class ForwardPass:
 
 
 def run_forward_pass(
-    model: ViT, images: Tensor, forward: Callable[[Tensor, Capture], Tensor] | None = None
+    model: Encoder, images: Tensor, forward: Callable[[Tensor, Capture], Tensor] | None = None
 ) -> ForwardPass:
     """images (B, C, H, W), normalised. A dense head is not run: what is explained then is the pooled vector.
 
@@ -85,7 +84,7 @@ def run_forward_pass(
 
 
 @torch.no_grad()
-def run_steps(model: ViT, images: Tensor, pad: bool = False) -> list[BlockStep]:
+def run_steps(model: Encoder, images: Tensor, pad: bool = False) -> list[BlockStep]:
     """Every block's step, without a graph."""
     capture = Capture(blocks=range(model.depth))
     with evaluation_mode(model):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.explanation.forward_pass import evaluation_mode
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 from vitrail.tasks.registry import DEFAULT_TASK, task_class
 
 PROBABILITIES = ("softmax", "sigmoid")  # the links whose answers are probabilities
@@ -68,7 +68,7 @@ class TargetScore:
 
 @torch.no_grad()
 def target_score(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     task: str = DEFAULT_TASK,
     target: int | Tensor | None = None,
@@ -95,7 +95,7 @@ def target_score(
     return TargetScore(task, outputs, targets, signs)
 
 
-def explained_outputs(model: ViT, images: Tensor) -> Tensor:
+def explained_outputs(model: Encoder, images: Tensor) -> Tensor:
     """(B, C, H, W) -> (B, K): the model's answer; of one that answers about places, its pooled embedding (B, D)."""
     return model.forward_embedding(model.embed(images)) if model.config.is_dense else model(images)
 

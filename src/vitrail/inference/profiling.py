@@ -12,14 +12,15 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 
 RUNS, SECONDS = 7, 5.0  # as many timed runs, or as many as fit; at least one
 
 
-def measure(config: ViTConfig) -> dict[str, Any]:
+def measure(config: EncoderConfig) -> dict[str, Any]:
     """Of one image at the config's size, float32, fresh weights: `seconds` (median), `peak_bytes` of the whole process,
     `baseline_bytes` of Python and torch before the model; or `error`, such as a kernel that ran out of memory."""
-    if config.stem == "features" and config.cnn is None:
+    if isinstance(config, ViTConfig) and config.stem == "features" and config.cnn is None:
         raise VitrailError("a model whose stem is your own CNN cannot be measured from its config alone")
     # -P: a folder called torch where the user stands is not torch
     command = [sys.executable, "-P", "-m", "vitrail.inference.profiling"]
@@ -35,11 +36,11 @@ def main() -> None:
     """The process that measures: a config comes in, numbers go out."""
     import torch
 
-    from vitrail.model.vit import ViT
+    from vitrail.model.presets import build_network, config_from_json
 
     baseline = _peak_bytes()
-    config = ViTConfig.from_json(sys.stdin.read())
-    model = ViT(config).eval()
+    config = config_from_json(sys.stdin.read())
+    model = build_network(config).eval()
     images = torch.zeros(1, config.channels, *config.image_size)
     with torch.inference_mode():
         model(images)  # the first run allocates and picks kernels

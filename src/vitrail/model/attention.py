@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from vitrail.model.positions import RelativeBias, rotate
 from vitrail.model.precision import computes_bf16, without_autocast
 from vitrail.model.window_attention import Windows, attend_in_windows
 
+QUERY_ROWS = 256  # attention rows computed at a time: the (M, M) map of a large image is never held as a whole
 CPU_COMPUTES_BF16 = computes_bf16("cpu")  # asked here, once: torch.compile cannot trace the question
 
 
@@ -35,8 +37,11 @@ def attend(
     if q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16):
         if not CPU_COMPUTES_BF16:
             with torch.autocast("cpu", enabled=False):
-                parts = q.float(), k.float(), v.float(), None if bias is None else bias.float()
-                return F.scaled_dot_product_attention(*parts, dropout_p=dropout).to(q.dtype)
+                exact = None if bias is None else bias.float()
+                heads = F.scaled_dot_product_attention(
+                    q.float(), k.float(), v.float(), attn_mask=exact, dropout_p=dropout
+                )
+                return heads.to(q.dtype)
         if training and k.shape[-2] <= 128:
             return attend_by_matmul(q, k, v, dropout, bias)
     bias = None if bias is None else bias.to(q.dtype)
@@ -58,6 +63,14 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
     with without_autocast(q.device):  # which would round the product to bfloat16 again
         scores = q.float() * q.shape[-1] ** -0.5 @ k.float().transpose(-2, -1)
         return (scores if bias is None else scores + bias.float()).softmax(dim=-1)
+
+
+class AttentionGroup(NamedTuple):
+    """Some tokens and all that they attend to: every token, or those of their window."""
+
+    queries: Tensor  # (R,), token numbers
+    keys: Tensor  # (K,), token numbers; other tokens get nothing of these queries
+    weights: Tensor  # (B, heads, R, K), float32
 
 
 class SelfAttention(nn.Module):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.model.attention import SelfAttention, attention_weights
+from vitrail.model.attention import QUERY_ROWS, AttentionGroup, SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
 from vitrail.model.positions import Grid
 from vitrail.model.window_attention import Windows, window_bias
@@ -25,16 +27,17 @@ def activate(x: Tensor, activation: str) -> Tensor:
 class MLP(nn.Module):
     """D -> mlp_width -> D. SwiGLU has two maps up, packed in one: the gate first, then the value.
 
-    norm: EVA-02 normalises what the second map takes."""
+    norm_eps: EVA-02 normalises what the second map takes; None: it does not."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(
+        self, width: int, mlp_width: int, activation: str, dropout: float, norm_eps: float | None = None
+    ) -> None:
         super().__init__()
-        assert config.mlp_width is not None
-        self.activation = config.activation
-        self.up = nn.Linear(config.width, config.mlp_width * (2 if config.activation == "swiglu" else 1))
-        self.norm = nn.LayerNorm(config.mlp_width, eps=config.norm_eps) if config.mlp_norm else None
-        self.down = nn.Linear(config.mlp_width, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.activation = activation
+        self.up = nn.Linear(width, mlp_width * (2 if activation == "swiglu" else 1))
+        self.norm = nn.LayerNorm(mlp_width, eps=norm_eps) if norm_eps is not None else None
+        self.down = nn.Linear(mlp_width, width)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, M, D) -> (B, M, D)."""
@@ -49,10 +52,10 @@ class MLP(nn.Module):
 class LayerScaleDropPath(nn.Module):
     """What a residual branch does to its result before it is added: layer scale, then drop path."""
 
-    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+    def __init__(self, drop_path: float, scaled_width: int | None = None) -> None:
         super().__init__()
         self.drop_path = drop_path
-        self.scale = nn.Parameter(torch.empty(config.width)) if config.layer_scale is not None else None
+        self.scale = nn.Parameter(torch.empty(scaled_width)) if scaled_width is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, M, D) -> (B, M, D)."""
@@ -69,14 +72,17 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig, drop_path: float, window: int = 0) -> None:
         super().__init__()
+        assert config.mlp_width is not None
+        scaled_width = None if config.layer_scale is None else config.width
         self.window, self.prefix = window, config.prefix  # window: patches a side; 0: full attention
         self.pre = config.norm == "pre"
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.attention = SelfAttention(config)
-        self.branch1 = LayerScaleDropPath(config, drop_path)
+        self.branch1 = LayerScaleDropPath(drop_path, scaled_width)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.mlp = MLP(config)
-        self.branch2 = LayerScaleDropPath(config, drop_path)
+        mlp_norm = config.norm_eps if config.mlp_norm else None
+        self.mlp = MLP(config.width, config.mlp_width, config.activation, config.dropout, mlp_norm)
+        self.branch2 = LayerScaleDropPath(drop_path, scaled_width)
 
     def attention_input(self, x: Tensor) -> Tensor:
         """What attention takes of the block's input: pre-norm blocks normalise first."""
@@ -100,6 +106,26 @@ class Block(nn.Module):
         windows, bias = self.windows(grid), self.attention_bias(grid)
         own = None if bias is None else bias[:, queries]
         return attention_weights(q[:, :, queries], k, own if windows is None else window_bias(windows, queries))
+
+    def attention_groups(self, q: Tensor, k: Tensor, queries: Tensor, grid: Grid) -> Iterator[AttentionGroup]:
+        """The same for many queries, some at a time, without the zeros of tokens that none of them can see."""
+        tokens, numbers = torch.arange(k.shape[2], device=k.device), self.meeting(grid)
+        if numbers is None:
+            for part in queries.split(QUERY_ROWS):
+                yield AttentionGroup(part, tokens, self.attention_rows(q, k, part, grid))
+            return
+        home = torch.cat(
+            [numbers.new_full((self.prefix,), -1), numbers.to(k.device)]
+        )  # (M,), -1: sees all, seen by all
+        for number in home[queries].unique():
+            keys = tokens if number < 0 else tokens[(home == number) | (home < 0)]
+            for part in queries[home[queries] == number].split(QUERY_ROWS):
+                yield AttentionGroup(part, keys, attention_weights(q[:, :, part], k[:, :, keys]))
+
+    def meeting(self, grid: Grid) -> Tensor | None:
+        """(N,), of the patches: those with the same number attend to one another. None: all to all."""
+        windows = self.windows(grid)
+        return None if windows is None or windows.cover_all else windows.numbers(self.norm1.weight.device)
 
     def windows(self, grid: Grid | None) -> Windows | None:
         """How its attention cuts a grid into windows; None: it does not."""

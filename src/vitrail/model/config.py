@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from vitrail.errors import VitrailError
+from vitrail.model.encoder_config import HEADS, EncoderConfig, Level, pair_of_sides
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "stem": ("linear", "conv", "features"),
@@ -22,21 +21,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "final_norm": ("tokens", "pooled", "none"),
     "activation": ("gelu", "gelu_tanh", "quick_gelu", "swiglu"),
     "pool": ("cls", "mean", "cls_mean", "attention", "none"),
-    "head": ("linear", "mlp", "mask_linear", "mask_decoder", "mask_queries", "box_tokens", "box_decoder"),
+    "head": HEADS,
 }
-DENSE = ("mask_linear", "mask_decoder", "mask_queries", "box_tokens", "box_decoder")  # heads that read every patch
-QUERIES_AMONG_TOKENS = ("mask_queries", "box_tokens")  # heads whose queries go through the encoder
 TIMM_CNN = "timm:"  # how the name of a CNN begins
-HEADS_WITH_WIDTH = ("mlp", "mask_decoder", "mask_queries", "box_decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig:
+class ViTConfig(EncoderConfig):
     """One Vision Transformer. The defaults are S/16 at 224 px with 1000 classes.
 
     Sizes are `(height, width)`; one whole number stands for a square. `None` for `mlp_width`, `head_width`,
     `cls_position` and `final_norm` means the usual value, which is filled in, so a config always reads back complete.
     """
+
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = CHOICES
 
     # 1. image to tokens
     image_size: tuple[int, int] = (224, 224)
@@ -100,21 +98,14 @@ class ViTConfig:
     drop_path: float = 0.0  # of the last block; earlier blocks linearly less
 
     def __post_init__(self) -> None:
-        self._set("image_size", _pair("image_size", self.image_size))
-        self._set("patch_size", _pair("patch_size", self.patch_size))
+        self._set("image_size", pair_of_sides("image_size", self.image_size))
+        self._set("patch_size", pair_of_sides("patch_size", self.patch_size))
         if self.rotary_grid is not None:
-            self._set("rotary_grid", _pair("rotary_grid", self.rotary_grid))
+            self._set("rotary_grid", pair_of_sides("rotary_grid", self.rotary_grid))
         self._check_types()
         if self.mlp_width is None:
             self._set("mlp_width", 4 * self.width)
-        if self.head_width is None:
-            self._set("head_width", self._usual_head_width())
-        if self.head == "mask_queries" and not self.queries:
-            self._set("queries", self.classes)
-        if self.head in ("box_tokens", "box_decoder") and not self.queries:
-            self._set("queries", 100)
-        if self.head == "box_decoder" and not self.head_depth:
-            self._set("head_depth", 2)
+        self._complete_head()
         if self.global_blocks is None:
             self._set("global_blocks", self._usual_global_blocks())
         if self.cls_position is None:
@@ -128,29 +119,14 @@ class ViTConfig:
     # ---- sizes that follow from the choices
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Patches (down, across) at the native image size."""
-        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
-
-    @property
-    def patches(self) -> int:
-        """N, the number of patch tokens at the native image size."""
-        return self.grid[0] * self.grid[1]
+    def levels(self) -> tuple[Level, ...]:
+        """One: all blocks have the same patches."""
+        return (Level(self.depth - 1, self.width, self.patch_size),)
 
     @property
     def prefix(self) -> int:
         """How many tokens stand before the patches: [CLS], distillation, registers, queries."""
         return int(self.cls_token) + int(self.distillation) + self.registers + self.query_tokens
-
-    @property
-    def query_tokens(self) -> int:
-        """The queries that go through the encoder among the patches; those of other heads come after it."""
-        return self.queries if self.head in QUERIES_AMONG_TOKENS else 0
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the head answers about places, not about the image as a whole."""
-        return bool(self.classes) and self.head in DENSE
 
     @property
     def prefix_positions(self) -> int:
@@ -166,6 +142,19 @@ class ViTConfig:
     def tokens(self) -> int:
         """How many tokens the blocks take at the native size: prefix + N."""
         return self.prefix + self.patches
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Full attention takes any tokens, so patches can be left out; windows need all of theirs."""
+        return not self.attention_window
+
+    def in_words(self) -> str:
+        """Such as "width 384, depth 12, 6 heads, linear stem"."""
+        return f"width {self.width}, depth {self.depth}, {self.heads} heads, {self.stem} stem"
+
+    def heads_of(self, block: int) -> int:
+        """The attention heads of a block: the same in all."""
+        return self.heads
 
     @property
     def block_windows(self) -> tuple[int, ...]:
@@ -184,62 +173,16 @@ class ViTConfig:
         """The dims of the vector that the head reads."""
         return 2 * self.width if self.pool == "cls_mean" else self.width
 
-    # ---- JSON, and a changed copy
+    # ---- values that follow from others, and validation
 
-    def replace(self, **changes: Any) -> ViTConfig:
-        """A copy with some fields changed; values that followed from the old ones follow from the new ones."""
-        unknown = [name for name in changes if name not in _FIELDS]
-        if unknown:
-            raise VitrailError(_unknown_key(unknown[0]))
+    def _following(self) -> dict[str, Any]:
         follows = {
             "mlp_width": self.mlp_width == 4 * self.width,
-            "head_width": self.head_width == self._usual_head_width(),
             "cls_position": self.cls_position == self._usual_cls_position(),
             "global_blocks": self.global_blocks == self._usual_global_blocks(),
             "final_norm": self.final_norm == ("tokens" if self.norm == "pre" else "none"),
         }
-        values = {name: getattr(self, name) for name in _FIELDS}
-        values.update({name: None for name, usual in follows.items() if usual})
-        if "head" in changes and changes["head"] != self.head:
-            values["head_width"] = None
-            values["head_depth"] = values["queries"] = 0
-        if self.head == "mask_queries":  # one a class, of another head none
-            values["queries"] = 0
-        values.update(changes)
-        return ViTConfig(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every field, as JSON has it: lists, not tuples."""
-        values = dataclasses.asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-    def to_json(self) -> str:
-        """`to_dict` as indented text."""
-        return json.dumps(self.to_dict(), indent=2)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ViTConfig:
-        """The config of these fields; VitrailError for a field that does not exist."""
-        if not isinstance(values, dict):
-            raise VitrailError(f"a config is a JSON object of named fields, not {type(values).__name__}")
-        for name in values:
-            if name not in _FIELDS:
-                raise VitrailError(_unknown_key(name))
-        return cls(**values)
-
-    @classmethod
-    def from_json(cls, text: str) -> ViTConfig:
-        """The config of a JSON object of fields; VitrailError for anything else."""
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, a number of thousands of digits
-            raise VitrailError(f"the config is not JSON: {error}") from None
-        return cls.from_dict(values)
-
-    # ---- validation
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # the class is frozen for everyone else
+        return super()._following() | {name: None for name, usual in follows.items() if usual}
 
     def _usual_cls_position(self) -> str:
         if not self.cls_token or self.positions in ("rotary", "none"):
@@ -250,47 +193,10 @@ class ViTConfig:
         """4 of 12 or more, as in ViTDet; of fewer a third."""
         return min(4, max(1, self.depth // 3)) if self.attention_window else 0
 
-    def _usual_head_width(self) -> int | None:
-        if self.head == "mlp":
-            return self.width
-        if self.head == "box_decoder":  # it works on four times as many cells as there are patches
-            return min(128, max(32, self.width))
-        return max(32, min(self.width, 256)) if self.head in ("mask_decoder", "mask_queries") else None
-
-    def _check_types(self) -> None:
-        for name, field in _FIELDS.items():
-            value = getattr(self, name)
-            kinds = str(field.type).split(" | ")
-            if (value is None and "None" in kinds) or kinds[0].startswith("tuple"):
-                continue
-            if kinds[0] == "float" and type(value) is int and abs(value) <= 2**53:  # beyond, a float is another number
-                self._set(name, float(value))
-            elif type(value).__name__ != kinds[0]:
-                words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
-                raise VitrailError(f"{name} is {words[kinds[0]]}, not {value!r}")
-
-    def _check_choices(self) -> None:
-        for name, choices in CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                raise VitrailError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
-
     def _check_numbers(self) -> None:
-        assert self.mlp_width is not None
-        for name in ("channels", "width", "depth", "heads", "mlp_width"):
-            if getattr(self, name) < 1:
-                raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("registers", "classes", "stem_blocks", "queries", "head_depth", "attention_window"):
-            if getattr(self, name) < 0:
-                raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        for name in ("feature_channels", "head_width", "pool_heads"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("dropout", "attention_dropout", "head_dropout", "drop_path"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise VitrailError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
-        if not (self.norm_eps > 0 and math.isfinite(self.norm_eps)):
-            raise VitrailError(f"norm_eps is {self.norm_eps}; it must be a small number above 0")
+        self._check_shared_numbers()
+        self._check_at_least(1, "depth", "heads", "mlp_width", "feature_channels", "pool_heads")
+        self._check_at_least(0, "registers", "stem_blocks", "attention_window")
         if not (self.rotary_base > 1 and math.isfinite(self.rotary_base)):
             raise VitrailError(f"rotary_base is {self.rotary_base}; it must be above 1")
         if not math.isfinite(self.rotary_start):
@@ -299,13 +205,7 @@ class ViTConfig:
             raise VitrailError(f"layer_scale is {self.layer_scale}; it must be a finite number or null")
 
     def _check_together(self) -> None:
-        for axis, size, patch in zip(("height", "width"), self.image_size, self.patch_size, strict=True):
-            if size % patch:
-                nearest = [patch * times for times in (size // patch, size // patch + 1) if times]
-                raise VitrailError(
-                    f"image_size has {axis} {size}, which patch_size {patch} does not divide: "
-                    f"choose {' or '.join(map(str, nearest))}"
-                )
+        self._check_sizes()
         if self.patches > 2**18:
             raise VitrailError(f"image_size and patch_size give {self.patches:,} patches, more than {2**18:,}")
         if self.width % self.heads:
@@ -328,14 +228,7 @@ class ViTConfig:
             raise VitrailError(f"cnn {self.cnn!r} goes with stem 'features', and begins with {TIMM_CNN!r}")
         if self.cnn is not None and self.patch_size[0] != self.patch_size[1]:
             raise VitrailError(f"cnn {self.cnn!r} has feature maps of one stride, so patch_size must be square")
-        if self.head_width is not None and self.head not in HEADS_WITH_WIDTH:
-            raise VitrailError(f"head_width {self.head_width} goes with head 'mlp', not {self.head!r}")
-        if self.head == "mask_queries" and self.queries != self.classes:
-            raise VitrailError(
-                f"head 'mask_queries' has one query a class: set queries to {self.classes}, not {self.queries}"
-            )
-        if self.head_depth and self.head != "box_decoder":
-            raise VitrailError(f"head_depth {self.head_depth} goes with head 'box_decoder', not {self.head!r}")
+        self._check_head()
         if self.pool_heads is not None and (self.pool != "attention" or self.width % self.pool_heads):
             raise VitrailError(
                 f"pool_heads {self.pool_heads} goes with pool 'attention' and a width that it divides, "
@@ -384,23 +277,3 @@ class ViTConfig:
             raise VitrailError(f"cls_position 'fixed' goes with positions sincos1d or sincos2d, not {self.positions!r}")
         if self.cls_position == "learned" and self.positions in ("rotary", "none"):
             raise VitrailError(f"cls_position 'learned' goes with added positions, not {self.positions!r}")
-
-
-_FIELDS = {field.name: field for field in dataclasses.fields(ViTConfig)}
-
-
-def _pair(name: str, value: Any) -> tuple[int, int]:
-    """`16` and `[16, 16]` are both `(16, 16)`."""
-    pair = (value, value) if isinstance(value, int) else value
-    if (
-        not isinstance(pair, tuple | list)
-        or len(pair) != 2
-        or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in pair)
-    ):
-        raise VitrailError(f"{name} is a whole number above 0 or a pair of them (height, width), not {value!r}")
-    return pair[0], pair[1]
-
-
-def _unknown_key(name: Any) -> str:
-    close = difflib.get_close_matches(str(name), _FIELDS, n=1)
-    return f"the config has no field {name!r}" + (f": did you mean {close[0]!r}?" if close else "")

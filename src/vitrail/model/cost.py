@@ -2,8 +2,8 @@
 
 Multiply-adds are those of the matrix products and convolutions of a full forward pass, every token through every block,
 then pooling and head: the figure that papers print. (`ViT.forward` itself does less with [CLS] pooling: its last block
-carries only [CLS] on.) Norms, softmax, activations and additions are not counted, nor is a user's CNN, unless
-it is timm's by name.
+carries only [CLS] on.) What Swin's encoder costs is counted in `swin/swin_cost.py`. Norms, softmax, activations and
+additions are not counted, nor is a user's CNN, unless it is timm's by name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.swin import swin_cost
+from vitrail.model.swin.swin_config import SwinConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +35,7 @@ class Cost:
     tokens: int  # prefix + N
     parameters: int
     multiply_adds: int  # of the whole batch
-    attention_entries: int  # of one head in one block with full attention: tokens^2
+    attention_entries: int  # of one head in one block with full attention: tokens^2; of Swin in its first stage
     window_entries: int | None  # of one head in one block with windows; None where there is none
     weight_bytes: int
     activation_bytes: int  # the most that is alive at once in inference, estimated
@@ -49,7 +52,10 @@ class Cost:
 
 
 def cost(
-    config: ViTConfig, image_size: tuple[int, int] | int | None = None, batch: int = 1, bytes_per_value: int = FLOAT32
+    config: EncoderConfig,
+    image_size: tuple[int, int] | int | None = None,
+    batch: int = 1,
+    bytes_per_value: int = FLOAT32,
 ) -> Cost:
     """The cost of one forward pass, at the config's own image size or at another, to which positions are resampled."""
     at_size = config if image_size is None else config.replace(image_size=image_size)
@@ -60,7 +66,7 @@ def cost(
         tokens=at_size.tokens,
         parameters=parameters(config),
         multiply_adds=multiply_adds(at_size, batch),
-        attention_entries=at_size.tokens**2,
+        attention_entries=attention_entries(at_size),
         window_entries=window_entries(at_size),
         weight_bytes=parameters(config) * bytes_per_value,
         activation_bytes=batch * _peak_values(at_size) * bytes_per_value,
@@ -70,8 +76,19 @@ def cost(
 # ---- parameters
 
 
-def parameters(config: ViTConfig) -> int:
+def parameters(config: EncoderConfig) -> int:
     """The number of learned values of a model with this config."""
+    if isinstance(config, SwinConfig):
+        encoder, heads = swin_cost.encoder_parameters(config), int(config.classes > 0)
+    else:
+        assert isinstance(config, ViTConfig)
+        encoder, heads = _encoder_parameters(config), _heads(config)
+    if config.is_dense:
+        return encoder + sum(parameter.numel() for parameter in _dense_head(config).parameters())
+    return encoder + heads * _head_parameters(config)
+
+
+def _encoder_parameters(config: ViTConfig) -> int:
     width = config.width
     norm = 2 * width
     total = _stem_parameters(config)
@@ -83,9 +100,7 @@ def parameters(config: ViTConfig) -> int:
         total += width + 4 * _linear(width, width) + norm + _mlp_parameters(config)  # query, q k v and out, norm, MLP
     if config.block_positions:
         total += (config.depth - 1) * (config.prefix + config.patches) * width
-    if config.is_dense:
-        return total + sum(parameter.numel() for parameter in _dense_head(config).parameters())
-    return total + _heads(config) * _head_parameters(config)
+    return total
 
 
 def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
@@ -125,7 +140,7 @@ def _mlp_parameters(config: ViTConfig) -> int:
     return _linear(config.width, _up_width(config)) + norm + _linear(_mlp_width(config), config.width)
 
 
-def _head_parameters(config: ViTConfig) -> int:
+def _head_parameters(config: EncoderConfig) -> int:
     hidden = config.head_width
     if hidden is None:
         return _linear(config.pooled_width, config.classes, config.head_bias)
@@ -135,8 +150,26 @@ def _head_parameters(config: ViTConfig) -> int:
 # ---- multiply-adds
 
 
-def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
+def multiply_adds(config: EncoderConfig, batch: int = 1) -> int:
     """The multiply-adds of the full forward pass of a batch at the config's image size."""
+    if isinstance(config, SwinConfig):
+        each, once = swin_cost.encoder_multiply_adds(config)
+        answers = int(config.classes > 0)
+    else:
+        assert isinstance(config, ViTConfig)
+        each, once = _encoder_multiply_adds(config)
+        answers = _heads(config) * _answers(config)
+    each += _dense_head_multiply_adds(config) if config.is_dense else answers * _head_multiply_adds(config)
+    return batch * each + once
+
+
+def attention_entries(config: EncoderConfig) -> int:
+    """How many pairs of tokens one head of one block compares."""
+    return swin_cost.attention_entries(config) if isinstance(config, SwinConfig) else config.tokens**2
+
+
+def _encoder_multiply_adds(config: ViTConfig) -> tuple[int, int]:
+    """Of one image, and what is computed once for a whole batch."""
     width, tokens = config.width, config.tokens
     stem = config.patches * _stem_inputs(config) * width
     stem += sum(step.weights * step.positions for step in _conv_steps(config))
@@ -149,19 +182,16 @@ def multiply_adds(config: ViTConfig, batch: int = 1) -> int:
     pairs = full * tokens**2 + (config.depth - full) * (window_entries(config) or 0)
     attention = 2 * pairs * width  # scores Q K^T and weighted sum A V, over all heads, in all blocks
     blocks = config.depth * (projections + tokens * _mlp_multiply_adds(config)) + attention
-    if config.is_dense:
-        return batch * (stem + blocks + _dense_head_multiply_adds(config))
-    total = batch * (stem + blocks + _heads(config) * _answers(config) * _head_multiply_adds(config))
-    if config.pool == "attention":
-        # one query: K and V of every token, scores and sum, out, MLP; its own projection once for the whole batch
-        each = 2 * tokens * width**2 + 2 * tokens * width + width**2 + _mlp_multiply_adds(config)
-        total += batch * each + width**2
-    return total
+    if config.pool != "attention" or config.is_dense:
+        return stem + blocks, 0
+    # one query: K and V of every token, scores and sum, out, MLP; its own projection once for the whole batch
+    pool = 2 * tokens * width**2 + 2 * tokens * width + width**2 + _mlp_multiply_adds(config)
+    return stem + blocks + pool, width**2
 
 
-def window_entries(config: ViTConfig) -> int | None:
-    """How many pairs of tokens one head of a block with windows compares; None where all attention is full."""
-    if not any(config.block_windows):
+def window_entries(config: EncoderConfig) -> int | None:
+    """How many pairs of tokens one head of a ViT's block with windows compares; None where there is no such block."""
+    if not isinstance(config, ViTConfig) or not any(config.block_windows):
         return None
     from vitrail.model.window_attention import Windows, compared_pairs  # torch, where windows are asked for
 
@@ -173,7 +203,7 @@ def _mlp_multiply_adds(config: ViTConfig) -> int:
     return config.width * (_up_width(config) + _mlp_width(config))
 
 
-def _head_multiply_adds(config: ViTConfig) -> int:
+def _head_multiply_adds(config: EncoderConfig) -> int:
     hidden = config.head_width
     if hidden is None:
         return config.pooled_width * config.classes
@@ -183,7 +213,7 @@ def _head_multiply_adds(config: ViTConfig) -> int:
 # ---- heads that answer about places: counted, not calculated, for they are of many kinds
 
 
-def _dense_head(config: ViTConfig) -> DenseHead:
+def _dense_head(config: EncoderConfig) -> DenseHead:
     import torch  # here, for the arithmetic of all other heads needs none
 
     from vitrail.model.heads.dense_head import build_dense_head
@@ -192,7 +222,7 @@ def _dense_head(config: ViTConfig) -> DenseHead:
         return build_dense_head(config)
 
 
-def _dense_head_multiply_adds(config: ViTConfig) -> int:
+def _dense_head_multiply_adds(config: EncoderConfig) -> int:
     """Of one image, by torch's counter, on zeros of the right shapes."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -203,35 +233,40 @@ def _dense_head_multiply_adds(config: ViTConfig) -> int:
     head = _dense_head(config).to_empty(device="cpu").eval()
     for tensor in (*head.parameters(), *head.buffers()):
         tensor.data.zero_()  # what happens to lie in memory may be no number
-    patches = torch.zeros(1, config.patches, config.width)
+    levels = [config.level_of(block) for block in head.out_indices]
+    grids = tuple(config.level_grid(level) for level in levels)
+    patches = tuple(torch.zeros(1, math.prod(grid), level.width) for level, grid in zip(levels, grids, strict=True))
     images = torch.zeros(1, config.channels, *config.image_size)
-    queries = torch.zeros(1, config.query_tokens, config.width)
-    seen = EncoderFeatures(images, _stem_maps(config), config.grid, (patches,) * len(head.out_indices), queries)
+    queries = torch.zeros(1, config.query_tokens, levels[-1].width)
+    seen = EncoderFeatures(images, _stem_maps(config), grids, patches, queries)
     # plain products, for the counter knows nothing of a CPU's fused attention
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         head(seen)
     return counter.get_total_flops() // 2
 
 
-def _stem_maps(config: ViTConfig) -> tuple[Tensor, ...]:
+def _stem_maps(config: EncoderConfig) -> tuple[Tensor, ...]:
     import torch
 
     from vitrail.model.patches import conv_stages
 
     height, width = config.image_size
-    stages = conv_stages(config) if config.stem == "conv" else []
+    stages = conv_stages(config) if isinstance(config, ViTConfig) and config.stem == "conv" else []
     return tuple(torch.zeros(1, s.channels, height // s.cell[0], width // s.cell[1]) for s in stages)
 
 
 # ---- memory
 
 
-def _peak_values(config: ViTConfig) -> int:
+def _peak_values(config: EncoderConfig) -> int:
     """The most numbers alive at once in one image's forward pass without gradients, weights aside.
 
     Three moments compete: the stem (image and patches, or feature maps of the conv stem), attention and MLP of a block.
     Fused attention never stores the tokens x tokens map. What the allocator keeps back is not counted.
     """
+    if isinstance(config, SwinConfig):
+        return swin_cost.peak_values(config)
+    assert isinstance(config, ViTConfig)
     width, tokens = config.width, config.tokens
     image = config.channels * math.prod(config.image_size)
     if config.stem == "linear":

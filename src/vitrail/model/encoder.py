@@ -10,15 +10,15 @@ attention maps, rollout, relevance, the walk, the server) takes part in the same
 
 or asks a forward pass to keep what is needed: `model(images, capture=Capture(blocks=[0, 5]))`.
 
-To add a network: subclass `Encoder`, with `embed`, `run_block`, `norm_tokens`, `pool_tokens` and `pool_weights`. Each
-step has its own grid, so `run_block` may merge patches; the prefix may be empty; a block whose attention has windows
-overrides `Block.attention_rows`.
+To add a network: subclass `Encoder`, with `embed`, `run_block`, `norm_tokens`, `pool_tokens` and `pool_weights`, and
+name it in `presets.py`. Each step has its own grid: `before_block` may merge patches, so that a step's output has the
+grid of its input; the prefix may be empty; a block whose attention has windows gives rows with zeros outside of them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,10 +28,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitrail.errors import VitrailError
+from vitrail.model.attention import QUERY_ROWS, AttentionGroup
 from vitrail.model.block import Block
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
+from vitrail.model.heads.linear_head import LinearHead
+from vitrail.model.patches import check_images, pad_to_patches
 from vitrail.model.positions import Grid
-
-QUERY_ROWS = 256  # attention rows computed at a time: the (M, M) map of a large image is never held as a whole
+from vitrail.model.precision import in_float32
 
 
 class Embedding(NamedTuple):
@@ -40,6 +45,18 @@ class Embedding(NamedTuple):
     tokens: Tensor  # (B, prefix + N, D)
     rope: Tensor | None  # (2, N, head_dim), cosines and sines; None without rotary positions
     grid: Grid  # N = h w
+
+
+class Features(NamedTuple):
+    """What the encoder made of an image, token by token, after the final norm if it is one over tokens."""
+
+    cls: Tensor | None  # (B, D)
+    distillation: Tensor | None  # (B, D)
+    registers: Tensor  # (B, R, D)
+    queries: Tensor  # (B, Q, D)
+    patches: Tensor  # (B, N, D), row by row
+    grid: tuple[int, int]  # N = h w
+    blocks: tuple[Tensor, ...] = ()  # the requested blocks' outputs, (B, prefix + N, D) each, before the final norm
 
 
 class BlockStep:
@@ -85,11 +102,22 @@ class BlockStep:
     def attention(self, queries: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Attention weights of the query tokens (Q,), None: of all. Some rows at a time: their token numbers (R,), and
         (B, heads, R, M) in float32. Fused attention never holds its weights; they are recomputed from the input."""
-        if queries is None:
-            queries = torch.arange(self.input.shape[1], device=self.input.device)
+        queries = self._all_tokens() if queries is None else queries
         q, k, _ = self.qkv()
         for part in queries.split(QUERY_ROWS):
             yield part, self.block.attention_rows(q, k, part, self.grid)
+
+    def attention_groups(self, queries: Tensor | None = None) -> Iterator[AttentionGroup]:
+        """The same weights in groups of queries with the tokens that they see: with windows that is O(N) in all."""
+        q, k, _ = self.qkv()
+        return self.block.attention_groups(q, k, self._all_tokens() if queries is None else queries, self.grid)
+
+    def meeting(self) -> Tensor | None:
+        """(N,), of the patches: those with the same number attend to one another. None: all to all."""
+        return self.block.meeting(self.grid)
+
+    def _all_tokens(self) -> Tensor:
+        return torch.arange(self.input.shape[1], device=self.input.device)
 
     def of_image(self, index: int) -> BlockStep:
         """The step of one image of the batch, as a batch of one."""
@@ -119,9 +147,11 @@ class Capture:
 
 
 class Encoder(nn.Module, ABC):
-    """A network that embeds images, runs blocks, and pools. `ViT` is one."""
+    """A network that embeds images, runs blocks, pools, and answers by a head. `ViT` is one, `Swin` another."""
 
+    config: EncoderConfig
     blocks: nn.ModuleList
+    head: LinearHead | DenseHead | None
     checkpointing: bool = False  # recompute each block's activations in the backward pass, to save memory
 
     @property
@@ -134,14 +164,86 @@ class Encoder(nn.Module, ABC):
     def prefix(self) -> int:
         """The number of tokens before the patches: [CLS], distillation, registers, queries. May be 0."""
 
+    # ---- from images to answers
+
+    def forward(
+        self,
+        images: Tensor,
+        pad: bool = False,
+        keep: Tensor | None = None,
+        denoising_queries: Tensor | None = None,
+        capture: Capture | None = None,
+    ) -> Tensor:
+        """(B, C, H, W) -> (B, classes), or the pooled (B, D) when there is no head, or what a dense head gives.
+
+        keep (K,): train on some of the patches only, by their numbers. They carry their positions already, so the
+        others can be left out: half the tokens are half the work, and every token learns not to rely on the rest.
+        capture: what to keep of this pass, for looking inside.
+        """
+        if isinstance(self.head, DenseHead):
+            return self.head(self.encoder_features(images, self.head.out_indices, pad, capture), denoising_queries)
+        return self.forward_embedding(self.embed(images, pad), keep, capture)
+
+    @abstractmethod
+    def forward_embedding(
+        self, embedding: Embedding, keep: Tensor | None = None, capture: Capture | None = None
+    ) -> Tensor:
+        """From what the first block takes to the answer of a head that reads one vector. keep: see `forward`."""
+
+    @abstractmethod
+    def encoder_features(
+        self, images: Tensor, out_indices: Sequence[int], pad: bool = False, capture: Capture | None = None
+    ) -> EncoderFeatures:
+        """What a dense head reads: the patches after some blocks, and the queries after the last."""
+
+    def features(self, images: Tensor, blocks: Sequence[int] = (), pad: bool = False) -> Features:
+        """All tokens by name; blocks: also those blocks' outputs (0 is the first, -1 the last)."""
+        for i in blocks:
+            if not -self.depth <= i < self.depth:
+                raise VitrailError(f"there is no block {i}: the model has {self.depth}, 0 to {self.depth - 1}")
+        capture = Capture([*blocks, -1])
+        x = self.norm_tokens(self.encode(self.embed(images, pad), capture))  # (B, prefix + N, D)
+        outputs = tuple(capture.steps[i % self.depth].output for i in blocks)
+        return self.split(x, capture.steps[self.depth - 1].grid)._replace(blocks=outputs)
+
+    @abstractmethod
+    def split(self, x: Tensor, grid: Grid) -> Features:
+        """(B, prefix + N, D), such as a block's output, to its named parts."""
+
+    def answer(self, x: Tensor, capture: Capture | None = None) -> Tensor:
+        """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes).
+
+        Without a head that reads one vector (none at all, or a dense one): the pooled vector, (B, D)."""
+        x = self.norm_tokens(x)
+        pooled = self.pool_tokens(x)
+        outputs = in_float32(self.head, pooled) if isinstance(self.head, LinearHead) else pooled
+        if capture is not None:
+            capture.normed = x
+            capture.pooled = pooled if pooled.dim() == 2 else pooled.mean(1)
+        return outputs
+
+    # ---- the parts that a network gives
+
     @abstractmethod
     def embed(self, images: Tensor, pad: bool = False) -> Embedding:
         """(B, C, H, W) -> what the first block takes. `pad`: images are padded to whole patches."""
+
+    def in_patches(self, images: Tensor, pad: bool) -> tuple[Tensor, Grid]:
+        """Images that divide into whole patches, and the grid of them."""
+        if pad and images.dim() == 4:  # check_images refuses any other shape
+            images = pad_to_patches(images, self.config.patch_size)
+        check_images(images, self.config.channels, self.config.patch_size)
+        down, across = self.config.patch_size
+        return images, (images.shape[2] // down, images.shape[3] // across)
 
     @abstractmethod
     def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
         """One block, and whatever follows before the next one. kept, carry: see `steps`; carry is None but for the
         last block."""
+
+    def before_block(self, index: int, x: Embedding) -> Embedding:
+        """What stands between two blocks: nothing, or patches are merged where a stage begins."""
+        return x
 
     @abstractmethod
     def norm_tokens(self, x: Tensor) -> Tensor:
@@ -155,6 +257,8 @@ class Encoder(nn.Module, ABC):
     def pool_weights(self, x: Tensor) -> Tensor:
         """(B, M, D), as for `pool_tokens` -> (B, M): how much of each token the pooled vector holds. Rows sum to 1."""
 
+    # ---- the loop
+
     def steps(
         self, embedding: Embedding, capture: Capture | None = None, kept: Tensor | None = None, carry: int | None = None
     ) -> Iterator[BlockStep]:
@@ -167,6 +271,7 @@ class Encoder(nn.Module, ABC):
         if capture is not None:
             keep_heads_output, carry = capture.heads_output, None if capture.all_tokens else carry
         for index in range(self.depth):
+            embedding = self.before_block(index, embedding)
             last = index == self.depth - 1
             run = partial(self._run_block, index, embedding, kept, carry if last else None)
             step = BlockStep(index, cast(Block, self.blocks[index]), embedding, run, keep_heads_output)
@@ -184,14 +289,43 @@ class Encoder(nn.Module, ABC):
             x = step.output
         return x
 
+    # ---- what training and model files need of a network's parts; most networks have few of them
+
     def block_modules(self) -> list[nn.Module]:
         """The blocks, for whoever wraps or changes each of them: FSDP, LoRA."""
         return list(self.blocks)
+
+    def output_layers(self) -> list[nn.Linear]:
+        """The last layer of each head that reads one vector: two in a distilled ViT, none with a dense head."""
+        return [self.head.out] if isinstance(self.head, LinearHead) else []
+
+    def state_at(self, grid: Grid) -> tuple[dict[str, Tensor], str]:
+        """The weights of the same network for another native grid, and what had to be resampled, in words."""
+        return self.state_dict(), ""
+
+    @property
+    def feature_cnn(self) -> nn.Module | None:
+        """The user's CNN, of a ViT with stem "features"."""
+        return None
+
+    def first_convolution(self) -> nn.Conv2d | None:
+        """The first convolution of a conv stem; None with another stem."""
+        return None
+
+    def freeze_stem_statistics(self, frozen: bool) -> None:
+        """Whether a conv stem's batch norms keep their running statistics in training."""
 
     def _run_block(self, index: int, x: Embedding, kept: Tensor | None, carry: int | None) -> Embedding:
         if self.checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(self.run_block, index, x, kept, carry, use_reentrant=False)
         return self.run_block(index, x, kept, carry)
+
+
+def build_head(config: EncoderConfig) -> LinearHead | DenseHead | None:
+    """The head that the config names; None without classes."""
+    if not config.classes:
+        return None
+    return build_dense_head(config) if config.is_dense else LinearHead(config)
 
 
 @contextmanager

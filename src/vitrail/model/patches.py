@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 
 
 def check_images(images: Tensor, channels: int, patch_size: tuple[int, int]) -> None:
@@ -79,7 +80,7 @@ def channels_last(images: Tensor) -> Tensor:
 class LinearStem(nn.Module):
     """x W_E + b_E: every patch flattened and sent through one shared linear map, no activation."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.patch_size = config.patch_size
         pixels = config.patch_size[0] * config.patch_size[1] * config.channels

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,34 +11,24 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.model.block import Block, LayerScaleDropPath
 from vitrail.model.config import ViTConfig
-from vitrail.model.encoder import Capture, Embedding, Encoder
-from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
+from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_head
+from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.heads.linear_head import LinearHead
-from vitrail.model.patches import ConvStem, FeatureStem, build_stem, check_images, pad_to_patches
+from vitrail.model.patches import ConvStem, FeatureStem, build_stem
 from vitrail.model.pooling import AttentionPool, Pool
-from vitrail.model.positions import BlockPositions, Grid, RelativeBias, RotaryPositions, build_positions
+from vitrail.model.positions import BlockPositions, Grid, RelativeBias, RotaryPositions, build_positions, resample
 from vitrail.model.precision import in_float32
-from vitrail.model.presets import preset
-
-
-class Features(NamedTuple):
-    """What the encoder made of an image, token by token, after the final norm if it is one over tokens."""
-
-    cls: Tensor | None  # (B, D)
-    distillation: Tensor | None  # (B, D)
-    registers: Tensor  # (B, R, D)
-    queries: Tensor  # (B, Q, D)
-    patches: Tensor  # (B, N, D), row by row
-    grid: tuple[int, int]  # N = h w
-    blocks: tuple[Tensor, ...] = ()  # the requested blocks' outputs, (B, prefix + N, D) each, before the final norm
+from vitrail.model.presets import vit_preset
 
 
 class ViT(Encoder):
     """`ViT("S/16")` or `ViT(ViTConfig(...))`. `cnn` is the user's feature extractor for stem="features"."""
 
+    config: ViTConfig
+
     def __init__(self, config: ViTConfig | str, cnn: nn.Module | None = None, freeze_cnn: bool = False) -> None:
         super().__init__()
-        config = preset(config) if isinstance(config, str) else config
+        config = vit_preset(config) if isinstance(config, str) else config
         self.config = config
         self.stem = build_stem(config, cnn, freeze_cnn)
         self.cls_token = nn.Parameter(torch.empty(1, config.width)) if config.cls_token else None
@@ -57,9 +46,7 @@ class ViT(Encoder):
         norm_width = config.pooled_width if config.final_norm == "pooled" else config.width
         self.norm = nn.LayerNorm(norm_width, eps=config.norm_eps) if config.final_norm != "none" else None
         self.pool = Pool(config)
-        self.head: LinearHead | DenseHead | None = None
-        if config.classes:
-            self.head = build_dense_head(config) if config.is_dense else LinearHead(config)
+        self.head = build_head(config)
         two_heads = config.classes and config.distillation and not config.is_dense
         self.distillation_head = LinearHead(config) if two_heads else None
         # no memory yet: weights are loaded. normal_ would import torch._dynamo
@@ -70,24 +57,6 @@ class ViT(Encoder):
     def prefix(self) -> int:
         """The number of tokens before the patches."""
         return self.config.prefix
-
-    def forward(
-        self,
-        images: Tensor,
-        pad: bool = False,
-        keep: Tensor | None = None,
-        denoising_queries: Tensor | None = None,
-        capture: Capture | None = None,
-    ) -> Tensor:
-        """(B, C, H, W) -> (B, classes), or the pooled (B, D) when there is no head, or what a dense head gives.
-
-        keep (K,): train on some of the patches only, by their numbers. They carry their positions already, so the
-        others can be left out: half the tokens are half the work, and every token learns not to rely on the rest.
-        capture: what to keep of this pass, for looking inside.
-        """
-        if isinstance(self.head, DenseHead):
-            return self.head(self.encoder_features(images, self.head.out_indices, pad, capture), denoising_queries)
-        return self.forward_embedding(self.embed(images, pad), keep, capture)
 
     def forward_embedding(
         self, embedding: Embedding, keep: Tensor | None = None, capture: Capture | None = None
@@ -107,21 +76,15 @@ class ViT(Encoder):
         return self.answer(self.encode(embedding, capture, kept, carry), capture)
 
     def answer(self, x: Tensor, capture: Capture | None = None) -> Tensor:
-        """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes).
-
-        Without a head that reads one vector (none at all, or a dense one): the pooled vector, (B, D)."""
+        """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes)."""
+        if self.distillation_head is None:
+            return super().answer(x, capture)
+        assert self.head is not None  # DeiT: two tokens, two heads, the mean of their answers
         x = self.norm_tokens(x)
-        if self.distillation_head is not None:  # DeiT: two tokens, two heads, the mean of their answers
-            assert self.head is not None
-            pooled, distillation = self.norm_pooled(x[:, 0]), self.norm_pooled(x[:, 1])
-            outputs = (in_float32(self.head, pooled) + in_float32(self.distillation_head, distillation)) / 2
-        else:
-            pooled = self.pool_tokens(x)
-            outputs = in_float32(self.head, pooled) if isinstance(self.head, LinearHead) else pooled
+        pooled, distillation = self.norm_pooled(x[:, 0]), self.norm_pooled(x[:, 1])
         if capture is not None:
-            capture.normed = x
-            capture.pooled = pooled if pooled.dim() == 2 else pooled.mean(1)
-        return outputs
+            capture.normed, capture.pooled = x, pooled
+        return (in_float32(self.head, pooled) + in_float32(self.distillation_head, distillation)) / 2
 
     def norm_tokens(self, x: Tensor) -> Tensor:
         """The final norm, where it is one over tokens: (B, M, D) -> (B, M, D)."""
@@ -165,31 +128,14 @@ class ViT(Encoder):
                 patches.append(x[:, self.prefix :])
         if capture is not None:
             capture.normed, capture.pooled = x, patches[-1].mean(1)
-        return EncoderFeatures(images, maps, grid, tuple(patches), self.split(x, grid).queries, capture)
-
-    def features(self, images: Tensor, blocks: Sequence[int] = (), pad: bool = False) -> Features:
-        """All tokens by name; blocks: also those blocks' outputs (0 is the first, -1 the last)."""
-        for i in blocks:
-            if not -self.depth <= i < self.depth:
-                raise VitrailError(f"there is no block {i}: the model has {self.depth}, 0 to {self.depth - 1}")
-        capture = Capture(blocks)
-        embedding = self.embed(images, pad)
-        x = self.norm_tokens(self.encode(embedding, capture))  # (B, prefix + N, D)
-        outputs = tuple(capture.steps[i % self.depth].output for i in blocks)
-        return self.split(x, embedding.grid)._replace(blocks=outputs)
+        return EncoderFeatures(
+            images, maps, (grid,) * len(patches), tuple(patches), self.split(x, grid).queries, capture
+        )
 
     def embed(self, images: Tensor, pad: bool = False) -> Embedding:
         """Images to what the first block takes: tokens (B, prefix + N, D), rotary positions or None, and the grid."""
         images, grid = self.in_patches(images, pad)
         return self.add_positions(self.stem(images), grid)
-
-    def in_patches(self, images: Tensor, pad: bool) -> tuple[Tensor, Grid]:
-        """Images that divide into whole patches, and the grid of them."""
-        if pad and images.dim() == 4:  # check_images refuses any other shape
-            images = pad_to_patches(images, self.config.patch_size)
-        check_images(images, self.config.channels, self.config.patch_size)
-        down, across = self.config.patch_size
-        return images, (images.shape[2] // down, images.shape[3] // across)
 
     def add_positions(self, patches: Tensor, grid: Grid) -> Embedding:
         """Patches (B, N, D) with the prefix tokens before them and positions added."""
@@ -254,6 +200,25 @@ class ViT(Encoder):
         if self.block_positions is None:
             return None
         return torch.stack([self.block_positions(index, grid) for index in range(self.depth - 1)])
+
+    @torch.no_grad()
+    def state_at(self, grid: Grid) -> tuple[dict[str, Tensor], str]:
+        """The weights with learned positions, absolute and relative ones, resampled to another grid."""
+        config, state, changed = self.config, self.state_dict(), ""
+        if grid == config.grid:
+            return state, ""
+        for name, module in self.named_modules():
+            if isinstance(module, RelativeBias):
+                state[f"{name}.table"] = module.table_for(grid)
+                changed = f", and its steps between patches from a grid of {config.grid} to {grid} by {config.resample}"
+        if config.positions != "learned":
+            return state, changed
+        table, prefix = state["positions.table"], config.prefix_positions
+        patches = resample(table[prefix:], config.grid, grid, config.resample)
+        state["positions.table"] = torch.cat([table[:prefix], patches])
+        if (tables := self.block_position_table(grid)) is not None:
+            state["block_positions.table"] = tables
+        return state, f"{changed}, and its positions from a grid of {config.grid} to {grid} by {config.resample}"
 
     def output_layers(self) -> list[nn.Linear]:
         """The last layer of each head that reads one vector: two in a distilled model, none with a dense head."""

@@ -38,6 +38,11 @@ class Windows(NamedTuple):
         """Whether there is but one window, so that attention is full."""
         return max(self.grid) <= self.side
 
+    def numbers(self, device: torch.device) -> Tensor:
+        """(N,): the number of each patch's window."""
+        row, column = (torch.arange(length, device=device) // self.side for length in self.grid)
+        return (row[:, None] * self.grid[1] + column).flatten()
+
     def strips(self) -> list[tuple[range, range]]:
         """Parts of the grid whose windows are of one size: the whole windows, and what is left at two edges. Each is
         (rows, columns), and the step of a range is the windows' side."""
@@ -71,10 +76,7 @@ def attend_in_windows(q: Tensor, k: Tensor, v: Tensor, windows: Windows, attend:
 
 def window_bias(windows: Windows, queries: Tensor) -> Tensor:
     """(R, M) for the query tokens (R,): 0 where one looks at a token, minus infinity where its window hides it."""
-    height, width = windows.grid
-    row = torch.arange(height, device=queries.device) // windows.side
-    column = torch.arange(width, device=queries.device) // windows.side
-    window = (row[:, None] * width + column).flatten()  # (N,), a number for each window
+    window = windows.numbers(queries.device)  # (N,)
     home = torch.cat([window.new_full((windows.prefix,), -1), window])  # (M,)
     asked = home[queries][:, None]
     seen = (asked == home) | (asked == -1) | (home == -1)

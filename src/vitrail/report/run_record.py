@@ -34,7 +34,7 @@ def record(finished: Finished) -> RunRecord:
         name=finished.folder.path.resolve().name,
         data=finished.description,
         model=(
-            f"width {config.width}, depth {config.depth}, {config.heads} heads, {config.stem} stem, "
+            f"{config.in_words()}, "
             f"{config.patch_size[0]} x {config.patch_size[1]} px patches of {config.image_size[0]} x "
             f"{config.image_size[1]} px, {parameters:,} parameters"
         ),

@@ -18,6 +18,7 @@ from vitrail.explanation.methods.rollout import rollout
 from vitrail.explanation.methods.weighted_attention import weighted_attention
 from vitrail.explanation.output.result import METHODS
 from vitrail.explanation.target_score import target_score
+from vitrail.explanation.token_names import prefix_names
 from vitrail.explanation.walk.walk import walk
 from vitrail.inference.engine import Engine
 from vitrail.report.sections.walk_cards import walk_cards
@@ -36,7 +37,7 @@ def available_methods(checkpoint: Checkpoint) -> list[str]:
     left_out = set(NOT_A_METHOD)
     if config.pool == "none":  # an answer for every patch: there is no one score to explain
         left_out.update(WITH_TARGET)
-    if not config.cls_token:
+    if "[CLS]" not in prefix_names(config):
         left_out.add("attention")
     return [name for name in METHODS if name not in left_out]
 

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.model.encoder import BlockStep
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import BlockStep, Encoder
 from vitrail.serving.http_errors import unprocessable
 
 MAX_MAP_BYTES = 64_000_000  # bytes of maps in an answer: 6 heads of 3,137 tokens
@@ -36,12 +35,12 @@ class Maps:
 
 
 def attention_maps_of(
-    model: ViT, step: BlockStep, *, queries: Sequence[int] | None = None, heads: Sequence[int] | None = None
+    model: Encoder, step: BlockStep, *, queries: Sequence[int] | None = None, heads: Sequence[int] | None = None
 ) -> Maps:
     """Of one image's block: the rows of these queries (None: of all) in these heads (None: in all)."""
     tokens = step.input.shape[1]
     count = tokens if queries is None else len(queries)
-    head_list = list(range(model.config.heads)) if heads is None else list(heads)
+    head_list = list(range(model.config.heads_of(step.index))) if heads is None else list(heads)
     if len(head_list) * count * tokens > MAX_MAP_BYTES:
         raise unprocessable(f"maps of {tokens:,} tokens are too large for one answer: ask /v1/attention for one query")
     query_tokens = None if queries is None else torch.tensor(queries, device=step.input.device)
@@ -49,7 +48,7 @@ def attention_maps_of(
     return Maps(*(torch.cat(arrays, dim=1).numpy() for arrays in zip(*parts, strict=True)))
 
 
-def decoder_query_maps(model: ViT, attention: Tensor) -> Maps:
+def decoder_query_maps(model: Encoder, attention: Tensor) -> Maps:
     """Of a box decoder's queries (heads, Q, N), in the form of the others. They see patches only."""
     rows = torch.nn.functional.pad(attention, (model.prefix, 0))  # (heads, Q, prefix + N)
     return Maps(*(array.numpy() for array in _levels(rows, model.prefix)))

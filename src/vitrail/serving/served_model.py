@@ -7,7 +7,7 @@ import functools
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from vitrail.explanation.token_names import prefix_names
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.engine import Engine, default_batch_size
 from vitrail.inference.image_processor import ModelInput
+from vitrail.model.block import Block
 from vitrail.serving.decoding.picture_reader import Picture, PictureReader
 from vitrail.serving.forward_batch import ForwardRequest, ForwardResult, run_batch
 from vitrail.serving.http_errors import HttpError, unprocessable
@@ -84,6 +85,16 @@ class ServedModel:
         (height, width), patch = self.preprocessing.size, self.checkpoint.config.patch_size
         return height // patch[0], width // patch[1]
 
+    def grid_of(self, block: int) -> tuple[int, int]:
+        """Tokens (down, across) of a block: fewer than patches where a network has merged them."""
+        config = self.checkpoint.config
+        return config.replace(image_size=self.preprocessing.size).level_grid(config.level_of(block))
+
+    def windows_of(self, block: int) -> list[int] | None:
+        """Of each patch of a block, row by row: those with the same number attend to one another. None: all do."""
+        numbers = cast(Block, self.model.blocks[block]).meeting(self.grid_of(block))
+        return None if numbers is None else numbers.tolist()
+
     def read(self, data: bytes, name: str) -> Picture:
         """As the decoding processes do, but in this one."""
         return self.reader.read(data, name)
@@ -133,7 +144,7 @@ class ServedModel:
             "channels": config.channels,
             "width": config.width,
             "depth": config.depth,
-            "heads": config.heads,
+            "heads": config.heads_of(config.depth - 1),
             "prefix": prefix_names(config),
             "pool": config.pool,
             "resize": self.preprocessing.resize,

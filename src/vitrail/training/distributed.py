@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.errors import VitrailError
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -97,7 +97,7 @@ def end_processes(processes: Processes) -> None:
         dist.destroy_process_group()
 
 
-def distribute(model: ViT, processes: Processes, shard: bool) -> nn.Module:
+def distribute(model: Encoder, processes: Processes, shard: bool) -> nn.Module:
     """The model as it is called in training: alone, replicated (DDP), or cut up among the processes (FSDP2)."""
     if processes.world == 1:
         return model

@@ -58,7 +58,9 @@ class Data(Section):
 class Model(Section):
     """[model]: the network, what it starts from and what images it takes."""
 
-    model: str | None = optional("auto", "a preset such as S/16; not set: chosen from the data, the time, the machine")
+    model: str | None = optional(
+        "auto", "a preset such as S/16 or swin-T; not set: chosen from the data, the time, the machine"
+    )
     start: str | None = optional(
         "", "a model file, a name that `vitrail models` lists, or a hub id to fine-tune; not set: from scratch"
     )

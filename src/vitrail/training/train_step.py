@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from vitrail.data.loading.loader import Batch, Loader
 from vitrail.data.loading.rng import step_seed
+from vitrail.model.encoder import Encoder
 from vitrail.model.precision import autocast
-from vitrail.model.vit import ViT
 from vitrail.tasks.task import Mix, Task
 from vitrail.training.distributed import Processes
 from vitrail.training.optim.ema import EMA
@@ -27,7 +27,7 @@ from vitrail.training.settings import Recipe
 class Trainer:
     """What a step works on."""
 
-    model: ViT
+    model: Encoder
     network: nn.Module  # the model, or what distributes it (DDP, FSDP2)
     optimizers: Sequence[Optimizer]
     ema: EMA | None

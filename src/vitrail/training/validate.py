@@ -18,7 +18,7 @@ from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.engine import Engine
 from vitrail.inference.evaluation import MEASURED_IN
 from vitrail.inference.image_processor import ImageProcessor, ModelInput
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.targets import DenseTargets, maps_of
@@ -135,8 +135,8 @@ def evaluation_engine(
     network: nn.Module, images: HeldOutImages, task: DenseTask | None = None, precision: str = MEASURED_IN
 ) -> Iterator[Engine]:
     """An engine around a network that goes on training afterwards; DDP may wrap it."""
-    model = network if isinstance(network, ViT) else network.module
-    assert isinstance(model, ViT)
+    model = network if isinstance(network, Encoder) else network.module
+    assert isinstance(model, Encoder)
     checkpoint = Checkpoint(model, images.processor.preprocessing)
     backend = TorchBackend(network, precision, autograd="no_grad")
     was_training = network.training

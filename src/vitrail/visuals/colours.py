@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -67,8 +69,8 @@ def overlay(picture: Pixels, values: NDArray[np.floating], signed: bool = False)
 def cut_out(picture: Pixels, mask: NDArray[np.bool_]) -> Pixels:
     """The picture where the mask (h, w) is, and a pale shade of it elsewhere."""
     rgb = shown_picture(picture)
-    repeats = rgb.shape[0] // mask.shape[0], rgb.shape[1] // mask.shape[1]
-    pixels = mask.repeat(repeats[0], 0).repeat(repeats[1], 1)[..., None]
+    (height, width), (rows, columns) = rgb.shape[:2], mask.shape
+    pixels = mask.repeat(height // rows, 0).repeat(width // columns, 1)[..., None]
     return np.where(pixels, rgb, (rgb * 0.2 + 190).astype(np.uint8))
 
 
@@ -82,6 +84,26 @@ def gridded(picture: Pixels, patch: tuple[int, int], chosen: tuple[int, int] | N
         top, left = chosen[0] * down, chosen[1] * across
         box = rgb[top : top + down + 1, left : left + across + 1]
         box[:3] = box[-3:] = box[:, :3] = box[:, -3:] = (217, 83, 25)
+    return rgb
+
+
+def on_patches(values: NDArray[Any], grid: tuple[int, int]) -> NDArray[Any]:
+    """(h, w, ...) of tokens that may hold several patches -> (rows, columns, ...) of the patches themselves."""
+    down, across = (-(-patches // tokens) for patches, tokens in zip(grid, values.shape[:2], strict=True))
+    return values.repeat(down, 0).repeat(across, 1)[: grid[0], : grid[1]]
+
+
+def windowed(picture: Pixels, windows: NDArray[np.integer]) -> Pixels:
+    """A white line in the picture wherever two neighbours of (h, w) have different numbers: the edges of windows."""
+    rgb, (rows, columns) = picture.copy(), windows.shape
+    down, across = rgb.shape[0] // rows, rgb.shape[1] // columns
+    width = max(1, min(rgb.shape[:2]) // 300)
+    for row, column in np.argwhere(windows[1:] != windows[:-1]):
+        place = (row + 1) * down
+        rgb[place - width : place + width, column * across : (column + 1) * across] = 255
+    for row, column in np.argwhere(windows[:, 1:] != windows[:, :-1]):
+        place = (column + 1) * across
+        rgb[row * down : (row + 1) * down, place - width : place + width] = 255
     return rgb
 
 

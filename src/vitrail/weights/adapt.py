@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.config import DENSE, ViTConfig
+from vitrail.model.encoder_config import DENSE, EncoderConfig
 from vitrail.model.patches import conv_to_linear, linear_to_conv
-from vitrail.model.positions import RelativeBias, resample
-from vitrail.model.vit import ViT
+from vitrail.model.presets import build_network
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_of_outputs
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
-TABLE = "positions.table"
 BLOCK_TABLE = "block_positions.table"
 PATCHES, PATCH_BIAS = "stem.projection.weight", "stem.projection.bias"
 # Convolutions that read the picture, and the running mean of the norm after each: of the stem, of the two decoders.
@@ -38,7 +36,7 @@ def adapt(
     image_size: int | tuple[int, int] | None = None,
     head: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """A checkpoint with these changed; `.notes` says what that meant for the weights. `head`: the fields of ViTConfig
+    """A checkpoint with these changed; `.notes` says what that meant for the weights. `head`: the fields of the config
     that describe another kind of head."""
     names = None if labels is None else list(labels)
     if names is not None and classes is not None and len(names) != classes:
@@ -55,12 +53,12 @@ def adapt(
 
 def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
     config = checkpoint.config
-    if config.stem == "features":
+    if checkpoint.model.feature_cnn is not None:
         raise VitrailError(f"channels {channels}: the input channels of stem 'features' are those of its CNN")
     before, after = checkpoint.preprocessing, checkpoint.preprocessing.for_channels(channels)
     changed = config.replace(channels=channels)
     state = checkpoint.model.state_dict()
-    if config.stem == "linear":
+    if checkpoint.model.first_convolution() is None:  # patches go through one linear map
         weight, shift = adapted_channels(linear_to_conv(state[PATCHES], config.patch_size), before, after)
         state[PATCHES] = conv_to_linear(weight)
         if config.patch_bias or shift.any():  # CLIP's stem has no bias, and now needs one
@@ -102,22 +100,8 @@ def _with_image_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) 
     changed = config.replace(image_size=image_size)
     if changed.image_size == config.image_size and checkpoint.preprocessing.size == config.image_size:
         return checkpoint
-    state = checkpoint.model.state_dict()
-    note = f"the image size went from {config.image_size} to {changed.image_size}"
-    if config.relative_bias and changed.grid != config.grid:
-        for name, module in checkpoint.model.named_modules():
-            if isinstance(module, RelativeBias):
-                state[f"{name}.table"] = module.table_for(changed.grid).detach()
-        note += f", and its steps between patches from a grid of {config.grid} to {changed.grid} by {config.resample}"
-    if config.positions == "learned" and changed.grid != config.grid:
-        prefix = config.prefix_positions
-        patches = resample(state[TABLE][prefix:], config.grid, changed.grid, config.resample)
-        state[TABLE] = torch.cat([state[TABLE][:prefix], patches])
-        if config.block_positions:
-            table = checkpoint.model.block_position_table(changed.grid)
-            if table is not None:  # None with a single block
-                state[BLOCK_TABLE] = table.detach()
-        note += f", and its positions from a grid of {config.grid} to {changed.grid} by {config.resample}"
+    state, resampled = checkpoint.model.state_at(changed.grid)
+    note = f"the image size went from {config.image_size} to {changed.image_size}{resampled}"
     adapted = _rebuilt(checkpoint, changed, state, note)
     adapted.preprocessing = checkpoint.preprocessing.replace(size=changed.image_size)
     return adapted
@@ -137,7 +121,7 @@ def _with_classes(
     dropped = ("head.", "distillation_head.", *(() if changed.queries == config.queries else ("queries",)))
     state = {n: t for n, t in checkpoint.model.state_dict().items() if not n.startswith(dropped)}
     if BLOCK_TABLE in state and changed.prefix != config.prefix:  # other queries, which have no positions there yet
-        specials = int(config.cls_token) + int(config.distillation) + config.registers
+        specials = config.prefix - config.query_tokens  # [CLS], distillation, registers
         table = state[BLOCK_TABLE]
         fresh = table.new_zeros(len(table), changed.prefix - specials, config.width)
         state[BLOCK_TABLE] = torch.cat([table[:, :specials], fresh, table[:, config.prefix :]], dim=1)
@@ -151,9 +135,9 @@ def _with_classes(
     return adapted
 
 
-def _rebuilt(checkpoint: Checkpoint, config: ViTConfig, state: dict[str, Tensor], note: str) -> Checkpoint:
+def _rebuilt(checkpoint: Checkpoint, config: EncoderConfig, state: dict[str, Tensor], note: str) -> Checkpoint:
     """A new model of the changed config with these weights; what `state` lacks is freshly initialised."""
-    model = ViT(config, checkpoint.model.feature_cnn)
+    model = build_network(config, checkpoint.model.feature_cnn)
     model.load_state_dict({**model.state_dict(), **state})
     parameter = next(iter(checkpoint.model.parameters()))
     checkpoint.notes.append(note)

@@ -18,6 +18,9 @@ from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import parameters
+from vitrail.model.encoder import Encoder
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.presets import config_from_dict
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_class, task_names
 from vitrail.weights.naming import empty_model
@@ -34,16 +37,23 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 class Checkpoint:
     """What `vitrail.load` gives: the network, what its answers mean, how images are prepared, where it came from."""
 
-    model: ViT
+    model: Encoder
     preprocessing: Preprocessing
     task: str = DEFAULT_TASK
     labels: list[str] | None = None  # one name an output, in order
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def config(self) -> ViTConfig:
+    def config(self) -> EncoderConfig:
         """The config of its model."""
         return self.model.config
+
+    @property
+    def vit(self) -> ViT:
+        """Its model, where only a plain ViT will do."""
+        if not isinstance(self.model, ViT):
+            raise VitrailError(f"this goes with a plain ViT, and not with {self.config.in_words()}")
+        return self.model
 
     @property
     def notes(self) -> list[str]:
@@ -118,7 +128,7 @@ def from_file(
     description = _description(metadata[KEY])
     if checksum(metadata[KEY], tensors) != metadata.get(CHECKSUM):
         raise VitrailError("its checksum does not match: the file was damaged or edited; copy it again from its source")
-    config = ViTConfig.from_dict(description["config"])
+    config = config_from_dict(description["config"])
     check_size(tensors, config)
     _check_types(tensors)
     _check_provenance(description["provenance"])
@@ -134,9 +144,9 @@ def from_file(
     return checkpoint
 
 
-def filled_model(config: ViTConfig, tensors: Mapping[str, Tensor], cnn: nn.Module | None = None) -> ViT:
+def filled_model(config: EncoderConfig, tensors: Mapping[str, Tensor], cnn: nn.Module | None = None) -> Encoder:
     """A model that takes these tensors as its weights; one that is missing, left over or of another shape is named."""
-    if config.stem == "features" and config.cnn is None and cnn is None:
+    if isinstance(config, ViTConfig) and config.stem == "features" and config.cnn is None and cnn is None:
         raise VitrailError("its stem is a CNN of your own, which the file cannot build: load it with cnn=<your module>")
     model = empty_model(config, cnn)
     for name, expected in model.state_dict().items():
@@ -169,15 +179,15 @@ def _description(text: str) -> dict[str, Any]:
     return description
 
 
-def check_size(tensors: Mapping[str, Tensor], config: ViTConfig) -> None:
+def check_size(tensors: Mapping[str, Tensor], config: EncoderConfig) -> None:
     """Refuse a config of a larger model than the tensors are, before it is built: building takes time and memory."""
     for name in ("depth", "stem_blocks", "head_depth"):
-        number = getattr(config, name)
+        number = getattr(config, name, 0)
         if number > len(tensors):
             raise VitrailError(f"its config has {name} {number}, but it holds only {len(tensors)} tensors")
     held = sum(tensor.numel() for tensor in tensors.values())
     for name in ("width", "mlp_width", "head_width", "channels", "registers", "classes", "queries"):
-        number = getattr(config, name)
+        number = getattr(config, name) if name in config.fields() else None
         if number is not None and number > SLACK + held:
             raise VitrailError(f"its config has {name} {number}, but it holds only {held:,} values")
     asked = parameters(config)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.preprocessing import Preprocessing
 from vitrail.weights.source import Source
+
+if TYPE_CHECKING:
+    from vitrail.weights.checkpoint import Checkpoint
 
 # Heads of the published widths; a weight file's shapes do not show them.
 PUBLISHED_HEADS = {192: 3, 256: 4, 320: 5, 384: 6, 512: 8, 640: 10, 768: 12, 832: 13, 896: 14, 1024: 16, 1152: 16}
@@ -24,7 +28,7 @@ PUBLISHED_HEADS |= {1280: 16, 1408: 16, 1536: 24, 1664: 16}
 class Foreign:
     """A foreign file as a config, tensors and preprocessing of ours."""
 
-    config: ViTConfig
+    config: EncoderConfig
     tensors: dict[str, Tensor]
     preprocessing: Preprocessing
     heads_from: str  # how the number of heads is known
@@ -44,6 +48,14 @@ class Family(Protocol):
 
     def convert(self, source: Source, settings: Mapping[str, Any]) -> Foreign:
         """The file in our terms. settings: what the caller knows and the file may not say, such as heads."""
+        ...
+
+
+class Writer(Protocol):
+    """A family's module that can also write."""
+
+    def write_folder(self, checkpoint: Checkpoint, folder: str | Path) -> None:
+        """Write weights and JSON as the library loads them."""
         ...
 
 

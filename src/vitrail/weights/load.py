@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.model.presets import is_preset, preset
-from vitrail.model.vit import ViT
+from vitrail.model.presets import build_network, is_preset, preset
 from vitrail.tasks.registry import DEFAULT_TASK, task_of_outputs
 from vitrail.weights import hub
 from vitrail.weights.adapt import adapt
@@ -46,7 +45,7 @@ def load(
     `channels`: another number of input channels; the stem's weights are summed or repeated.
     `image_size`: another size; learned positions are resampled by the family's rule.
     `family`: the family's name, where the tensors' names do not settle it.
-    `settings`: fields of ViTConfig that the file does not tell or that you want otherwise (`heads=6`, `drop_path=0.1`).
+    `settings`: fields of the config that the file does not tell, or that you want otherwise (`drop_path=0.1`).
     What was assumed or changed on the way is in `.notes`, and logged.
     """
     text = str(source)
@@ -79,9 +78,9 @@ def _read(path: Path, name: str) -> Source:
 
 def _from_preset(name: str, cnn: nn.Module | None, settings: dict[str, Any]) -> Checkpoint:
     config = preset(name, **settings)
-    mean, std = IMAGENET if name.startswith("D") else HALF  # DeiT, DINO, DINOv2
+    mean, std = IMAGENET if name.startswith(("D", "swin")) else HALF  # DeiT, DINO, DINOv2, Swin
     return Checkpoint(
-        model=ViT(config, cnn).eval(),
+        model=build_network(config, cnn).eval(),
         preprocessing=Preprocessing(size=config.image_size, mean=mean, std=std).for_channels(config.channels),
         task=task_of_outputs(config.classes),
         provenance={"source": name, "notes": [f"fresh weights: the preset {name} is untrained"]},

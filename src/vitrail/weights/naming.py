@@ -10,29 +10,35 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.config import ViTConfig
+from vitrail.model.encoder import Encoder
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.patches import conv_to_linear, linear_to_conv
-from vitrail.model.vit import ViT
+from vitrail.model.presets import build_network
 
 PATCHES = "stem.projection.weight"
 
 
 @dataclass(frozen=True)
 class Names:
-    """Our name -> theirs. `{i}` is the number of a block.
+    """Our name -> theirs. `{i}` is the number of a block; a name without it stands for one block or module alone.
 
     `modules` stand for their `.weight` and `.bias`; several of theirs are stacked into one of ours (q, k, v -> qkv).
     `tensors` are single ones, whose shapes may differ by dims of 1: our (R, D) is their (1, R, D).
+    `exact` are single ones, of the same shape.
     `ignored` are beginnings of their names that the image encoder does not use, such as a text tower.
     """
 
     modules: Mapping[str, str | tuple[str, ...]]
     tensors: Mapping[str, str]
     ignored: tuple[str, ...] = field(default=())
+    exact: Mapping[str, str] = field(default_factory=dict)
 
     def theirs(self, ours: str) -> tuple[str, ...]:
         """The names on their side that one tensor of ours is made of."""
-        template = re.sub(r"^blocks\.\d+\.", "blocks.{i}.", ours)
+        if ours in self.exact:
+            return (self.exact[ours],)
+        alone = ours.rpartition(".")[0] in self.modules
+        template = ours if alone else re.sub(r"^blocks\.\d+\.", "blocks.{i}.", ours)
         number = ours.split(".")[1] if template != ours else ""
         if template in self.tensors:
             templates: tuple[str, ...] = (self.tensors[template],)
@@ -45,13 +51,13 @@ class Names:
         return tuple(name.replace("{i}", number) for name in templates)
 
 
-def empty_model(config: ViTConfig, cnn: torch.nn.Module | None = None) -> ViT:
+def empty_model(config: EncoderConfig, cnn: torch.nn.Module | None = None) -> Encoder:
     """The model with shapes but no weights yet: for checking names, and for taking loaded tensors as they are."""
     with torch.device("meta"):
-        return ViT(config, cnn)
+        return build_network(config, cnn)
 
 
-def to_ours(tensors: Mapping[str, Tensor], names: Names, config: ViTConfig) -> dict[str, Tensor]:
+def to_ours(tensors: Mapping[str, Tensor], names: Names, config: EncoderConfig) -> dict[str, Tensor]:
     """Their tensors as our state dict. Every tensor must find its place: nothing is left over, nothing is missing."""
     unused = {name for name in tensors if not name.startswith(names.ignored)} if names.ignored else set(tensors)
     ours: dict[str, Tensor] = {}
@@ -77,7 +83,7 @@ def to_ours(tensors: Mapping[str, Tensor], names: Names, config: ViTConfig) -> d
     return ours
 
 
-def to_theirs(ours: Mapping[str, Tensor], names: Names, config: ViTConfig) -> dict[str, Tensor]:
+def to_theirs(ours: Mapping[str, Tensor], names: Names, config: EncoderConfig) -> dict[str, Tensor]:
     """Our state dict under their names, split and shaped as they have it."""
     theirs: dict[str, Tensor] = {}
     for name, tensor in ours.items():

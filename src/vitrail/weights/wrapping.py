@@ -19,7 +19,7 @@ PREFIXES = ("teacher.", "module.", "_orig_mod.", "backbone.")
 WORDS = {"model", "net", "network", "vit", "encoder", *(prefix[:-1] for prefix in PREFIXES)}
 PATCHES = (
     "patch_embed.proj.weight",  # timm, Meta
-    "embeddings.patch_embeddings.projection.weight",  # transformers; it has a "vit." of its own before it
+    "embeddings.patch_embeddings.projection.weight",  # transformers; it has a "vit." or "swin." of its own before it
     "embeddings.patch_embedding.weight",  # transformers' towers
     "embeddings.patch_embeddings.weight",  # transformers' DINOv3
     "conv_proj.weight",  # torchvision
@@ -64,7 +64,7 @@ def _words_before_patches(tensors: Mapping[str, Tensor]) -> str:
         for name in tensors:
             if name != patches and name.endswith("." + patches):
                 words = name.removesuffix(patches).split(".")[:-1]
-                if patches.startswith("embeddings.patch_embeddings") and words[-1] == "vit":
+                if patches.startswith("embeddings.patch_embeddings") and words[-1] in ("vit", "swin", "swinv2"):
                     words.pop()  # transformers' own, beside which its classifier stands
                 if words and set(words) <= WORDS:
                     return ".".join(words) + "."

@@ -65,8 +65,9 @@ def test_maps_are_those_of_transformers_eager_attention(family, size, tmp_path):
             assert matrix[:, :, token].std() > 1e-3  # an even map would prove nothing
             assert (row - matrix[:, :, token]).abs().max() <= 1e-5
             assert found.prefix.shape[2] == prefix
-    for (number, found), matrix in zip(attention_of_all(model, images), expected, strict=True):
-        assert (found - matrix.mean(1)).abs().max() <= 1e-5, number
+    for (number, groups), matrix in zip(attention_of_all(model, images), expected, strict=True):
+        for queries, keys, weights in groups:
+            assert (weights - matrix.mean(1)[:, queries[:, None], keys]).abs().max() <= 1e-5, number
 
 
 # ---- fused and visible are the same
@@ -205,3 +206,18 @@ def test_a_block_or_head_that_is_not_there_is_an_error(lively):
         list(attention_maps(model, torch.randn(1, 3, 32, 32), blocks=[3]))
     with pytest.raises(VitrailError, match="no head 2: a block has 2, 0 to 1"):
         list(attention_maps(model, torch.randn(1, 3, 32, 32), heads=[2]))
+
+
+@torch.no_grad()
+def test_groups_of_a_vit_with_windows_are_its_rows(lively):
+    """A patch sees its window and the prefix; prefix tokens see all. None is left out, and none is there twice."""
+    config = {"image_size": 40, "patch_size": 8, "width": 32, "heads": 2, "depth": 2, "classes": 3, "registers": 1}
+    model = lively(ViTConfig(**config, attention_window=2, global_blocks=1))
+    steps = run_steps(model, torch.randn(2, 3, 40, 56))
+    assert [step.meeting() is None for step in steps] == [False, True]
+    for step in steps:
+        rows = torch.cat([rows for _, rows in step.attention()], dim=2)
+        whole = torch.zeros_like(rows)
+        for queries, keys, weights in step.attention_groups():
+            whole[:, :, queries[:, None], keys] += weights
+        assert torch.allclose(whole, rows, atol=1e-6)

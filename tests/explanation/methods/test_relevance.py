@@ -8,7 +8,7 @@ import torch
 from vitrail.errors import VitrailError
 from vitrail.explanation.methods.faithfulness import average, best_of, compare
 from vitrail.explanation.methods.occlusion import occlusion
-from vitrail.explanation.methods.relevance import linearised_gradient, relevance
+from vitrail.explanation.methods.relevance import linearised_gradients, relevance
 from vitrail.explanation.methods.rollout import rollout
 from vitrail.explanation.methods.weighted_attention import weighted_attention
 from vitrail.explanation.target_score import target_score
@@ -53,8 +53,8 @@ def test_parts_add_up_to_the_answer_in_a_network_without_biases(variant, lively)
     model = without_biases(small(lively, **VARIANTS[variant]))
     images = torch.randn(2, 3, 24, 40)
     score = target_score(model, images, "multilabel", target=1)
-    tokens, slope = linearised_gradient(model, images, score)
-    parts = (tokens * slope).sum((1, 2))
+    [(step, slope)] = linearised_gradients(model, images, score)
+    parts = (step.input * slope).sum((1, 2))
     assert torch.allclose(parts, score.outputs[:, 1], rtol=1e-3, atol=1e-4)
 
 

@@ -113,11 +113,12 @@ def test_the_script_gets_every_map(model):
     assert (data["grid"], data["blocks"], data["heads"]) == ([4, 4], [0, 1, 2], [0, 1])
     levels = np.frombuffer(base64.b64decode(data["queryMaps"]["maps"]), np.uint8).reshape(3, 3, 4, 4)
     maps = levels / 255 * np.array(data["queryMaps"]["most"])[..., None, None]
-    assert maps[:, :2] == pytest.approx(found.attention, abs=2e-3)
-    assert maps[:, 2] == pytest.approx(found.attention.mean(1), abs=2e-3)  # the mean of the heads
-    assert np.array(data["queryMaps"]["prefix"])[:, :2] == pytest.approx(found.prefix, abs=1e-3)
-    everyone = np.frombuffer(base64.b64decode(data["every"]), np.uint8).reshape(3, 18, 18)
-    assert everyone.max(2).min() == 255
+    assert maps[:, :2] == pytest.approx(np.stack(found.attention), abs=2e-3)
+    assert maps[:, 2] == pytest.approx(np.mean(found.attention, 1), abs=2e-3)  # the mean of the heads
+    assert np.array(data["queryMaps"]["prefix"])[:, :2] == pytest.approx(np.stack(found.prefix), abs=1e-3)
+    for block in data["every"]:
+        assert block["groups"] == [[list(range(18)), list(range(18))]]
+        assert np.frombuffer(base64.b64decode(block["levels"]), np.uint8).reshape(18, 18).max(1).min() == 255
     assert data["names"] == ["[CLS]", "register 0"]
 
 
@@ -191,7 +192,7 @@ def test_the_query_of_attention_pooling_is_shown(lively):
     )
     model = Checkpoint(lively(config), Preprocessing(size=(32, 32)), "classify", list(LABELS))
     found = explained(model, heads=[1])
-    assert (found.query, found.blocks, found.attention.shape) == ("the pooling query", [2], (1, 1, 4, 4))
+    assert (found.query, found.blocks, found.attention[0].shape) == ("the pooling query", [2], (1, 4, 4))
     _, reader = read(model, found)
     assert "What the pooling query looks at" in reader.text
 

@@ -17,7 +17,9 @@ from vitrail.explanation.forward_pass import evaluation_mode
 from vitrail.explanation.methods.token_map import TokenMap, token_map
 from vitrail.explanation.selection import select_blocks, select_heads
 from vitrail.explanation.token_names import Query, token_index
-from vitrail.model.encoder import BlockStep
+from vitrail.model.attention import AttentionGroup
+from vitrail.model.encoder import BlockStep, Encoder
+from vitrail.model.positions import Grid
 from vitrail.model.vit import ViT
 
 
@@ -33,7 +35,7 @@ class AttentionMap:
 
 @torch.no_grad()
 def attention_maps(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     query: Query = "cls",
     *,
@@ -45,30 +47,37 @@ def attention_maps(
     """The maps of these blocks (None: all), one at a time, in the network's order. Later blocks are not run.
 
     query: "cls", "register 0", "3,4" or (3, 4) for the patch in row 3 and column 4, a number for any token's index.
+    Where patches were merged, the map is that of the token that holds the patch, on the grid of its stage.
     steps: those of a forward pass over the same images, which is then not run again.
     """
-    block_list, head_list = select_blocks(blocks, model.depth), select_heads(heads, model.config.heads)
-    prefix = model.prefix
+    block_list, prefix, patches = select_blocks(blocks, model.depth), model.prefix, patch_grid(model, images)
     for step in _steps_of(model, images, block_list, pad, steps):
-        token = token_index(query, model.config, step.grid)
+        token = token_index(query, model.config, step.grid, patches)
         [(_, rows)] = step.attention(torch.tensor([token], device=step.input.device))  # (B, heads, 1, M)
-        row = rows[:, head_list, 0]  # (B, heads, M)
+        row = rows[:, select_heads(heads, rows.shape[1]), 0]  # (B, heads, M)
         yield AttentionMap(step.index, token, row[..., prefix:].unflatten(-1, step.grid), row[..., :prefix])
 
 
 @torch.no_grad()
 def attention_of_all(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     *,
     blocks: Sequence[int] | None = None,
     pad: bool = False,
     steps: Sequence[BlockStep] | None = None,
-) -> Iterator[tuple[int, Tensor]]:
-    """Every query's row, averaged over the heads: the block's number and (B, M, M). This costs O(N^2), a block at a
-    time; the heads' maps are never held together. steps: see `attention_maps`."""
+) -> Iterator[tuple[int, list[AttentionGroup]]]:
+    """Every query's row, averaged over the heads: the block's number, and groups of queries with the tokens they see,
+    weights (B, R, K). That is O(N^2) in all, with windows O(N); the heads' maps are never held together.
+    steps: see `attention_maps`."""
     for step in _steps_of(model, images, select_blocks(blocks, model.depth), pad, steps):
-        yield step.index, torch.cat([rows.mean(1) for _, rows in step.attention()], dim=1)
+        yield step.index, [group._replace(weights=group.weights.mean(1)) for group in step.attention_groups()]
+
+
+def patch_grid(model: Encoder, images: Tensor) -> Grid:
+    """The patches (down, across) of images (B, C, H, W); the last ones may be padded."""
+    down, across = model.config.patch_size
+    return -(-images.shape[2] // down), -(-images.shape[3] // across)
 
 
 @torch.no_grad()
@@ -90,7 +99,7 @@ def mean_of_heads(maps: AttentionMap) -> TokenMap:
 
 
 def _steps_of(
-    model: ViT, images: Tensor, blocks: Sequence[int], pad: bool, steps: Sequence[BlockStep] | None
+    model: Encoder, images: Tensor, blocks: Sequence[int], pad: bool, steps: Sequence[BlockStep] | None
 ) -> Iterator[BlockStep]:
     """The steps of these blocks: of a pass that was run already, or of a new one that ends with the last of them."""
     if not blocks:

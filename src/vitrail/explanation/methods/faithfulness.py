@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrail.explanation.methods.occlusion import BATCH, outputs_hidden
 from vitrail.explanation.target_score import PROBABILITIES, TargetScore
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 
 STEPS = 20
 ORDERS = 5  # random ones, averaged: what an explanation that knows nothing gets
@@ -50,7 +50,7 @@ def area(shares: NDArray[np.float64], values: NDArray[np.float64]) -> float:
 
 
 def curves(
-    model: ViT,
+    model: Encoder,
     image: Tensor,
     ranking: Tensor,
     target: TargetScore,
@@ -79,7 +79,7 @@ def normalise_between(values: NDArray[np.float64], whole: float, empty: float) -
 
 
 def compare(
-    model: ViT, image: Tensor, maps: Mapping[str, Tensor], target: TargetScore, *, number: int = 0, seed: int = 0
+    model: Encoder, image: Tensor, maps: Mapping[str, Tensor], target: TargetScore, *, number: int = 0, seed: int = 0
 ) -> dict[str, Curves]:
     """The curves of each map, and of a random order as the floor, under 'random'."""
     of_maps = {name: curves(model, image, ranking, target, number=number) for name, ranking in maps.items()}

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from vitrail.explanation.forward_pass import evaluation_mode
 from vitrail.explanation.target_score import TargetScore, blank, explained_outputs
+from vitrail.model.encoder import Encoder
 from vitrail.model.positions import Grid
-from vitrail.model.vit import ViT
 
 WINDOWS = 5  # about so many fit side by side: smaller ones hide too little for the answer to move
 BATCH = 32  # pictures at a time
 
 
 def occlusion(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     target: TargetScore,
     *,
@@ -61,7 +61,7 @@ def windows_of(grid: Grid, side: int) -> Tensor:
 
 @torch.no_grad()
 def outputs_hidden(
-    model: ViT, image: Tensor, masks: Tensor, batch: int = BATCH, before_batch: Callable[[], None] = lambda: None
+    model: Encoder, image: Tensor, masks: Tensor, batch: int = BATCH, before_batch: Callable[[], None] = lambda: None
 ) -> Tensor:
     """(W, K): the model's outputs for versions of one image (C, H, W) whose masked patches (W, h, w) are blank."""
     patch = model.config.patch_size

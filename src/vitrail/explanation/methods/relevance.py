@@ -1,9 +1,9 @@
 """Relevance for one answer: what each patch adds to it, while every decision of the network is held constant.
 
-A ViT is linear but for its decisions: where attention looks, how a norm scales a token, how far a GELU opens. Held at
-the values they have for this image, they leave a linear map from tokens to the answer, and a linear map is a sum over
-tokens: each patch's part is (token - token of a blank patch) * gradient. The parts are signed, have the unit of the
-answer, need one forward and one backward pass, and attention stays fused: memory is O(N).
+A transformer is linear but for its decisions: where attention looks, how a norm scales a token, how far a GELU opens.
+Held at the values they have for this image, they leave a linear map from tokens to the answer, and a linear map is a
+sum over tokens: each patch's part is (token - token of a blank patch) * gradient. The parts are signed, have the unit
+of the answer, need one forward and one backward pass, and attention stays fused: memory is O(N).
 
 The plain gradient also asks how the decisions would change under a tiny step, which says little about the patch and
 is mostly noise. The idea of cutting that out is that of layer-wise relevance propagation for transformers (Ali et
@@ -23,29 +23,42 @@ from torch.overrides import TorchFunctionMode
 
 from vitrail.explanation.forward_pass import evaluation_mode
 from vitrail.explanation.target_score import TargetScore, blank
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import BlockStep, Capture, Encoder
 
 
-def relevance(model: ViT, images: Tensor, target: TargetScore) -> Tensor:
+def relevance(model: Encoder, images: Tensor, target: TargetScore) -> Tensor:
     """(B, h, w): each patch's part in the score, positive where it speaks for the answer, negative where against it."""
+    return relevance_of_stages(model, images, target)[0]
+
+
+def relevance_of_stages(model: Encoder, images: Tensor, target: TargetScore) -> list[Tensor]:
+    """The relevance of the tokens that each stage begins with, (B, h, w) on its own grid, the finest first. A plain ViT
+    is one stage. Merging is a linear map of 2 x 2 tokens, so relevance goes through it as through any other."""
     with evaluation_mode(model):
-        tokens, gradient = linearised_gradient(model, images, target)
+        found = linearised_gradients(model, images, target)
         with torch.no_grad():
-            blank_tokens, _, grid = model.embed(blank(images))
-    parts = ((tokens - blank_tokens) * gradient).float().sum(-1)  # (B, M); 0 for prefix tokens: no picture changes them
-    return parts[:, model.prefix :].unflatten(1, grid)
+            embedding = model.embed(blank(images))
+            steps = model.steps(embedding)  # of a blank picture, no further than the last stage's begin
+            blanks = [next(step for step in steps if step.index == own.index).input for own, _ in found]
+    maps = []
+    for (step, gradient), empty in zip(found, blanks, strict=True):
+        parts = ((step.input.detach() - empty) * gradient).float().sum(-1)  # (B, M); 0 for prefix tokens: no picture
+        maps.append(parts[:, model.prefix :].unflatten(1, step.grid))  # changes them
+    return maps
 
 
-def linearised_gradient(model: ViT, images: Tensor, target: TargetScore) -> tuple[Tensor, Tensor]:
-    """What the first block takes, (B, M, D), and the gradient of the score there with all decisions held constant."""
+def linearised_gradients(model: Encoder, images: Tensor, target: TargetScore) -> list[tuple[BlockStep, Tensor]]:
+    """For each stage the step of its first block, and the gradient of the score at that block's input, (B, M, D), with
+    all decisions held constant."""
+    firsts = [0, *(level.block + 1 for level in model.config.levels[:-1])]
+    capture = Capture(blocks=firsts)
     with torch.no_grad():
         embedding = model.embed(images)
-    tokens = embedding.tokens.detach().requires_grad_()
+    embedding = embedding._replace(tokens=embedding.tokens.detach().requires_grad_())
     with torch.enable_grad(), DetachedDecisions():
-        outputs = model.forward_embedding(embedding._replace(tokens=tokens))
-        score = target.score(outputs).sum()  # images do not mix, so one sum will do
-    (gradient,) = torch.autograd.grad(score, tokens)
-    return tokens.detach(), gradient
+        score = target.score(model.forward_embedding(embedding, capture=capture)).sum()  # images do not mix
+    steps = [capture.steps[first] for first in firsts]
+    return list(zip(steps, torch.autograd.grad(score, [step.input for step in steps]), strict=True))
 
 
 class DetachedDecisions(TorchFunctionMode):

@@ -5,7 +5,7 @@ The usual code for it, copied from page to page, divides by the rows' sums witho
 first image of a batch only, takes grids for squares with one token before them, and reads maps from a hook that fused
 attention never calls. Here rows sum to 1 and so does the result, every image is treated alike, any grid and any
 number of prefix tokens will do, and no map of all pairs is held: the result is one row of the product of all blocks,
-so a vector is carried from the last block to the first.
+so a vector is carried from the last block to the first. Where patches were merged, all parts get the same.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.explanation.forward_pass import evaluation_mode, run_steps
+from vitrail.explanation.methods.merging import merged_into, share_out
 from vitrail.explanation.methods.token_map import TokenMap, token_map
-from vitrail.model.encoder import BlockStep
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import BlockStep, Encoder
 
 FUSIONS = ("mean", "max", "min")
 
 
 @torch.no_grad()
 def rollout(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     *,
     fuse: str = "mean",
@@ -49,10 +49,14 @@ def rollout(
     for step in reversed(steps):
         carried = torch.zeros_like(v)
         queries = v.any(0).nonzero()[:, 0]  # of the last block the head reads [CLS] alone
-        for part, rows in step.attention(queries):
-            fused = drop_weakest(fuse_heads(rows, fuse), discard, model.prefix)  # (B, rows, M)
-            carried += (v[:, None, part] @ (fused / fused.sum(dim=-1, keepdim=True)))[:, 0]
+        for part, keys, rows in step.attention_groups(queries):
+            fused = drop_weakest(fuse_heads(rows, fuse), discard, model.prefix)  # (B, rows, K)
+            carried[:, keys] += (v[:, None, part] @ (fused / fused.sum(dim=-1, keepdim=True)))[:, 0]
         v = (v + carried) / 2
+        before = steps[step.index - 1] if step.index else step
+        if before.grid != step.grid:
+            owners = merged_into(before.grid, step.grid, v.device)
+            v = share_out(v, torch.ones_like(before.output[..., 0], dtype=v.dtype), owners)
     return token_map(v, model.prefix, steps[0].grid)
 
 

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from vitrail.explanation.forward_pass import ForwardPass, run_forward_pass
+from vitrail.explanation.methods.merging import merged_into, parts_in_merged, share_out
 from vitrail.explanation.methods.token_map import TokenMap, token_map
 from vitrail.explanation.target_score import TargetScore
-from vitrail.model.encoder import QUERY_ROWS, BlockStep
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import BlockStep, Encoder
 
 
 def weighted_attention(
-    model: ViT, images: Tensor, target: TargetScore, forward_pass: ForwardPass | None = None
+    model: Encoder, images: Tensor, target: TargetScore, forward_pass: ForwardPass | None = None
 ) -> TokenMap:
     """(B, h, w) and (B, prefix), each image's sum 1: where the attention that helps the answer leads.
 
@@ -35,11 +35,17 @@ def weighted_attention(
     steps, normed = forward_pass.steps, forward_pass.normed
     score = target.score(forward_pass.outputs).sum()  # images do not mix, so one sum will do
     heads_outputs = [step.heads_output for step in steps if step.heads_output is not None]
-    *gradients, normed_gradient = torch.autograd.grad(score, [*heads_outputs, normed], retain_graph=True)
+    inside = [*heads_outputs, *(step.input for step in steps), normed]
+    *gradients, normed_gradient = torch.autograd.grad(score, inside, retain_graph=True)
+    heads_gradients, input_gradients = gradients[: len(steps)], gradients[len(steps) :]
     with torch.no_grad():
         v = start(model, normed, normed_gradient)  # (B, M)
-        for step, gradient in zip(reversed(steps), reversed(gradients), strict=True):
-            v = v + passed_on(v, step, gradient)
+        for step in reversed(steps):
+            v = v + passed_on(v, step, heads_gradients[step.index])
+            before = steps[step.index - 1] if step.index else step
+            if before.grid != step.grid:  # patches were merged: each part has its share in the answer
+                parts = parts_in_merged(model, before, step, input_gradients[step.index]).clamp(min=0)
+                v = share_out(v, parts, merged_into(before.grid, step.grid, v.device))
         patches = v[:, model.prefix :]
         # An answer for which nothing speaks gets an even map: no patch matters more than another.
         patches = torch.where(patches.sum(1, keepdim=True) > 0, patches, torch.ones_like(patches))
@@ -49,18 +55,17 @@ def weighted_attention(
 
 def passed_on(v: Tensor, step: BlockStep, gradient: Tensor) -> Tensor:
     """v E_h[(dy/dA * A)+] for v (B, M). gradient (B, M, D): dy/dO, the heads side by side."""
-    q, k, values = step.qkv()  # (B, heads, M, d)
-    gradient = gradient.unflatten(2, (q.shape[1], q.shape[3])).transpose(1, 2).float()  # (B, heads, M, d)
+    values = step.qkv()[2].float()  # (B, heads, M, d)
+    gradient = gradient.unflatten(2, (values.shape[1], values.shape[3])).transpose(1, 2).float()  # (B, heads, M, d)
     carried = torch.zeros_like(v)
-    for part in v.any(0).nonzero()[:, 0].split(QUERY_ROWS):  # other rows are multiplied by 0
-        attention_gradient = gradient[:, :, part] @ values.float().transpose(-2, -1)  # (B, heads, rows, M), dy/dA
-        rows = step.block.attention_rows(q, k, part, step.grid)
-        weighted = (rows * attention_gradient).clamp(min=0).mean(1)  # (B, rows, M)
-        carried += (v[:, None, part] @ weighted)[:, 0]
+    for queries, keys, weights in step.attention_groups(v.any(0).nonzero()[:, 0]):  # other rows are multiplied by 0
+        attention_gradient = gradient[:, :, queries] @ values[:, :, keys].transpose(-2, -1)  # (B, heads, R, K), dy/dA
+        weighted = (weights * attention_gradient).clamp(min=0).mean(1)  # (B, R, K)
+        carried[:, keys] += (v[:, None, queries] @ weighted)[:, 0]
     return carried
 
 
-def start(model: ViT, normed: Tensor, gradient: Tensor) -> Tensor:
+def start(model: Encoder, normed: Tensor, gradient: Tensor) -> Tensor:
     """(B, M), each row 1: what the answer reads. [CLS] where that is pooled; else each token's share of the answer.
 
     The share is the token times its gradient, as far as it speaks for the answer: without [CLS] every patch is read,

@@ -19,7 +19,7 @@ def lines_of(explanation: Explanation) -> list[str]:
     """The answer, where it comes from, and what is to be known about it."""
     lines = [f"{shown(explanation.name)}: {explanation.words or 'an embedding, not an answer'}"]
     lines.append(f"  {where(explanation)}")
-    if explanation.attention is not None and explanation.prefix is not None and explanation.prefix.shape[2]:
+    if explanation.attention is not None and explanation.prefix is not None and explanation.prefix_names:
         share = float(explanation.prefix[-1].sum(1).mean())
         names = ", ".join(explanation.prefix_names[:2]) + (" and more" if len(explanation.prefix_names) > 2 else "")
         lines.append(

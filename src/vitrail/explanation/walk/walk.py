@@ -19,9 +19,11 @@ from vitrail.explanation.token_names import prefix_names
 from vitrail.explanation.walk.walk_answer import answer_steps
 from vitrail.explanation.walk.walk_block import block_steps
 from vitrail.explanation.walk.walk_steps import Figure, Step, Walk, first, matrix, mosaic, pixels, shape_of
-from vitrail.model.encoder import BlockStep
+from vitrail.explanation.walk.walk_swin import swin_steps
+from vitrail.model.encoder import BlockStep, Encoder
 from vitrail.model.patches import patchify
 from vitrail.model.positions import Grid
+from vitrail.model.swin.swin import Swin
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.visuals.colours import enlarged, gridded, shown_picture
@@ -31,7 +33,7 @@ SAMPLES = 7  # positions a side whose likeness to all others is shown, as in the
 
 @torch.no_grad()
 def walk(
-    model: ViT,
+    model: Encoder,
     images: Tensor,
     picture: NDArray[np.uint8],
     labels: Sequence[str] | None = None,
@@ -47,10 +49,14 @@ def walk(
     block %= model.depth
     steps = run_steps(model, images) if steps is None else steps
     with evaluation_mode(model):
-        shown = embedding_steps(model, images, picture, patch, steps[0])
-        grid = steps[block].grid
-        query = 0 if model.config.cls_token else model.prefix + patch[0] * grid[1] + patch[1]
-        shown += block_steps(model, steps[block], query)[0]
+        if isinstance(model, Swin):
+            shown = [*stem_steps(model, images, picture, patch), *swin_steps(model, steps, block, patch)]
+        else:
+            assert isinstance(model, ViT)
+            shown = embedding_steps(model, images, picture, patch, steps[0])
+            grid = steps[block].grid
+            query = 0 if model.config.cls_token else model.prefix + patch[0] * grid[1] + patch[1]
+            shown += block_steps(model, steps[block], query)[0]
         answer, outputs = answer_steps(model, steps[-1].output, labels, task)
     return Walk(shown + answer, block, patch, outputs[0].float().cpu().numpy())
 
@@ -61,18 +67,25 @@ def embedding_steps(
     """From pixels to what the first block takes."""
     x, rope, grid = first_block.input, first_block.rope, first_block.grid  # x: (1, prefix + N, D)
     number = patch[0] * grid[1] + patch[1]
-    tokens = model.patch_tokens(images)  # (1, N, D)
-    steps = [
-        _patches(model, images, picture, grid, patch),
-        _flattened(model, images, picture, number),
-        _embedded(model, tokens, number),
-    ]
+    steps, tokens = stem_steps(model, images, picture, patch), model.patch_tokens(images)  # (1, N, D)
     if (vectors := model.prefix_vectors()) is not None:
         steps.append(_prefix(model, vectors, tokens, x))
     return [*steps, _positions(model, x, rope, grid, number)]
 
 
-def _patches(model: ViT, images: Tensor, picture: NDArray[np.uint8], grid: Grid, patch: tuple[int, int]) -> Step:
+def stem_steps(model: ViT | Swin, images: Tensor, picture: NDArray[np.uint8], patch: tuple[int, int]) -> list[Step]:
+    """From pixels to a token a patch."""
+    down, across = model.config.patch_size
+    grid = images.shape[2] // down, images.shape[3] // across
+    number = patch[0] * grid[1] + patch[1]
+    return [
+        _patches(model, images, picture, grid, patch),
+        _flattened(model, images, picture, number),
+        _embedded(model, model.patch_tokens(images), number),
+    ]
+
+
+def _patches(model: ViT | Swin, images: Tensor, picture: NDArray[np.uint8], grid: Grid, patch: tuple[int, int]) -> Step:
     height, width = images.shape[2:]
     down, across = model.config.patch_size
     return Step(
@@ -85,7 +98,7 @@ def _patches(model: ViT, images: Tensor, picture: NDArray[np.uint8], grid: Grid,
     )
 
 
-def _flattened(model: ViT, images: Tensor, picture: NDArray[np.uint8], number: int) -> Step:
+def _flattened(model: ViT | Swin, images: Tensor, picture: NDArray[np.uint8], number: int) -> Step:
     config = model.config
     flat = patchify(images, config.patch_size)[:, number]  # (1, P^2 C)
     down, across = config.patch_size
@@ -105,18 +118,19 @@ def _flattened(model: ViT, images: Tensor, picture: NDArray[np.uint8], number: i
     )
 
 
-def _embedded(model: ViT, tokens: Tensor, number: int) -> Step:
+def _embedded(model: ViT | Swin, tokens: Tensor, number: int) -> Step:
     stems = {
         "linear": "One linear map, the same for every patch, no activation; a strided convolution is the same map.",
         "conv": "Small convolutions whose strides multiply to the patch size, then one linear map.",
         "features": "The features of a CNN at the patch's place, then one linear map.",
     }
-    linear = model.config.stem == "linear"
+    stem = model.config.stem if isinstance(model, ViT) else "linear"
+    linear = stem == "linear"
     return Step(
         title="The list becomes a token",
         formula="zᵢ = xᵢ W_E + b_E" if linear else "zᵢ = fᵢ W_F + b_F",
         shape=f"({tokens.shape[1]}, {model.patch_inputs}) → {shape_of(tokens)}",
-        text=stems[model.config.stem],
+        text=stems[stem] + ("" if isinstance(model, ViT) else " Then each token is normalised."),
         figures=[matrix("all tokens: a row for each patch, a column for each of the D numbers", tokens[0])],
         numbers=("this patch's token begins", first(tokens[:, number])),
     )

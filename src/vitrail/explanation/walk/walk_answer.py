@@ -10,19 +10,19 @@ import numpy as np
 from torch import Tensor
 
 from vitrail.explanation.walk.walk_steps import Figure, Step, first, matrix, shape_of
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 from vitrail.tasks.registry import task_class
 
 BARS = 10  # classes that are shown, the largest
 
 
-def answer_steps(model: ViT, x: Tensor, labels: Sequence[str] | None, task: str) -> tuple[list[Step], Tensor]:
+def answer_steps(model: Encoder, x: Tensor, labels: Sequence[str] | None, task: str) -> tuple[list[Step], Tensor]:
     """From the last block's output (1, M, D): the steps, and the model's outputs (1, K).
 
     A dense head is not walked through: the walk of such a model ends in the pooled vector."""
     steps: list[Step] = []
     normed = model.norm_tokens(x)
-    if model.config.final_norm == "tokens":
+    if normed is not x:
         text = "Once more over each token's own D numbers, after the last block."
         figures = [matrix("before", x[0]), matrix("after", normed[0])]
         steps.append(Step("The final norm", "y = LN(x)", shape_of(normed), text, figures))
@@ -38,7 +38,7 @@ def answer_steps(model: ViT, x: Tensor, labels: Sequence[str] | None, task: str)
     return steps, outputs
 
 
-def head_steps(model: ViT, outputs: Tensor, labels: Sequence[str] | None, task: str) -> list[Step]:
+def head_steps(model: Encoder, outputs: Tensor, labels: Sequence[str] | None, task: str) -> list[Step]:
     values = outputs[0].float()
     names = [labels[i] if labels is not None else f"output {i}" for i in range(len(values))]
     formula = "y W + b" if model.config.head == "linear" else "tanh(y W₁ + b₁) W₂ + b₂"
@@ -65,7 +65,7 @@ def bars(caption: str, values: Tensor, names: Sequence[str]) -> Figure:
     return Figure(caption, chosen, "bars", tuple(names[int(i)] for i in order))
 
 
-def _pooled(model: ViT, x: Tensor, pooled: Tensor) -> Step:
+def _pooled(model: Encoder, x: Tensor, pooled: Tensor) -> Step:
     kind = model.config.pool
     words = {
         "cls": ("Slot 0 is read", "y = x[0]", "[CLS] alone goes on; what the others found out, it has gathered."),

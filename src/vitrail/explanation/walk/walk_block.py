@@ -26,20 +26,20 @@ def block_steps(model: ViT, block_step: BlockStep, query: int) -> tuple[list[Ste
     steps: list[Step] = []
     u = block.attention_input(x)
     if block.pre:
-        steps.append(_normed(f"{where}: each token is normalised", "u = LN(x) = (x − mean) / std · γ + β", x, u))
+        steps.append(norm_step(f"{where}: each token is normalised", "u = LN(x) = (x − mean) / std · γ + β", x, u))
     more, attended = attention_steps(model, block_step, where, u, query)
     steps += more
-    x = _residual(steps, where, "attention", block.branch1, x, attended)
+    x = residual_step(steps, where, "attention", block.branch1, x, attended)
     if not block.pre:
         after = block.norm1(x)
-        steps.append(_normed(f"{where}: each token is normalised", "x = LN(x + MSA(x))", x, after))
+        steps.append(norm_step(f"{where}: each token is normalised", "x = LN(x + MSA(x))", x, after))
         x = after
     mlp, added = mlp_step(block, where, block.norm2(x) if block.pre else x)
     steps.append(mlp)
-    x = _residual(steps, where, "the MLP", block.branch2, x, added)
+    x = residual_step(steps, where, "the MLP", block.branch2, x, added)
     if not block.pre:
         after = block.norm2(x)
-        steps.append(_normed(f"{where}: normalised again", "x = LN(x + MLP(x))", x, after))
+        steps.append(norm_step(f"{where}: normalised again", "x = LN(x + MLP(x))", x, after))
         x = after
     return steps, x
 
@@ -57,7 +57,7 @@ def attention_steps(model: ViT, block_step: BlockStep, where: str, u: Tensor, qu
     text = "Each head takes the values it looks at, in its shares; the heads are put side by side."
     side_by_side = matrix("O: a row for each token, the heads from left to right", concatenated[0])
     steps = [
-        _projected(where, name, query, u, q, k, v),
+        projection_step(where, name, query, u, q, k, v),
         *_map_steps(where, name, query, block_step),
         _attended_patches(where, name, rows, model.prefix, grid),
         Step(
@@ -79,7 +79,7 @@ def attention_steps(model: ViT, block_step: BlockStep, where: str, u: Tensor, qu
     return steps, attended
 
 
-def _projected(where: str, name: str, query: int, u: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Step:
+def projection_step(where: str, name: str, query: int, u: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Step:
     _, heads, _, size = q.shape
     return Step(
         f"{where}: queries, keys and values",
@@ -133,7 +133,7 @@ def _attended_patches(where: str, name: str, rows: Tensor, prefix: int, grid: Gr
         f"Aₕ[{name}], the patches as a grid",
         f"({heads}, {grid[0]}, {grid[1]})" + (f" and ({heads}, {prefix})" if prefix else ""),
         "One map a head, each to its own brightest." + _to_prefix(rows, prefix),
-        [_head_maps(rows, prefix, grid)],
+        [head_maps(rows, prefix, grid)],
     )
 
 
@@ -153,7 +153,7 @@ def mlp_step(block: Any, where: str, u: Tensor) -> tuple[Step, Tensor]:
     return step, added
 
 
-def _residual(steps: list[Step], where: str, what: str, branch: Any, x: Tensor, added: Tensor) -> Tensor:
+def residual_step(steps: list[Step], where: str, what: str, branch: Any, x: Tensor, added: Tensor) -> Tensor:
     scaled = branch(added)
     total = x + scaled
     formula = "x ← x + γ ⊙ " if branch.scale is not None else "x ← x + "
@@ -170,7 +170,7 @@ def _residual(steps: list[Step], where: str, what: str, branch: Any, x: Tensor, 
     return total
 
 
-def _normed(title: str, formula: str, before: Tensor, after: Tensor) -> Step:
+def norm_step(title: str, formula: str, before: Tensor, after: Tensor) -> Step:
     old, new = before[0].float().std(), after[0].float().std()
     return Step(
         title,
@@ -199,7 +199,7 @@ def _windows_in_words(block_step: BlockStep) -> str:
     )
 
 
-def _head_maps(rows: Tensor, prefix: int, grid: Grid) -> Figure:
+def head_maps(rows: Tensor, prefix: int, grid: Grid) -> Figure:
     maps = rows[:, prefix:].reshape(-1, *grid)
     maps = maps / maps.amax((1, 2), keepdim=True).clamp(min=1e-12)
     board = mosaic(maps[None])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vitrail.inference.profiling import measure as measure_forward
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import is_preset, preset
 from vitrail.terminal import table
 from vitrail.text import counted, json_text
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from vitrail.weights.checkpoint import Checkpoint
 
 PATCH_SIZES = (8, 14, 16, 32)
-# The config as text, in the lecture's order.
+MERGED_PATCH_SIZES = (2, 4, 8)  # of networks that merge patches on the way
+# The config as text, in the lecture's order; a network has some of these fields.
 CONFIG_LINES = {
     "image": (
         "image_size",
@@ -34,8 +36,11 @@ CONFIG_LINES = {
     "prefix": ("cls_token", "cls_init", "distillation", "registers", "queries"),
     "positions": ("positions", "cls_position", "block_positions", "relative_bias", "resample", "stem_norm"),
     "rotary": ("rotary_too", "rotary_base", "rotary_grid", "rotary_start", "rotary_bfloat16"),
-    "blocks": ("width", "depth", "heads", "qkv_bias", "qk_norm", "mlp_width", "mlp_norm", "activation"),
-    "windows": ("attention_window", "global_blocks"),
+    "blocks": (
+        *("version", "width", "depth", "depths", "heads", "qkv_bias", "qk_norm"),
+        *("mlp_width", "mlp_ratio", "mlp_norm", "activation"),
+    ),
+    "windows": ("attention_window", "global_blocks", "window_size", "pretrained_windows", "padding"),
     "norms": ("norm", "norm_eps", "layer_scale"),
     "answer": ("pool", "pool_heads", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
     "training": ("dropout", "attention_dropout", "head_dropout", "drop_path"),
@@ -58,6 +63,7 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
     return {
         "source": source,
         "kind": "preset" if checkpoint is None else "file",
+        "summary": config.in_words(),
         "config": config.to_dict(),
         "cost": costs.to_dict(),
         "patch_sizes": [_row(row, bytes_per_value, measure) for row in patch_size_variants(at_size)],
@@ -65,15 +71,16 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
     }
 
 
-def patch_size_variants(config: ViTConfig) -> list[ViTConfig]:
+def patch_size_variants(config: EncoderConfig) -> list[EncoderConfig]:
     """The same model with every usual patch size that divides its image size, and with its own, small patches first."""
-    if config.stem == "features":  # the patches are the cells of its CNN's map
+    if isinstance(config, ViTConfig) and config.stem == "features":  # the patches are the cells of its CNN's map
         return [config]
-    sizes = {(side, side) for side in PATCH_SIZES if not any(length % side for length in config.image_size)}
+    usual = PATCH_SIZES if len(config.levels) == 1 else MERGED_PATCH_SIZES
+    sizes = {(side, side) for side in usual if not any(length % side for length in config.image_size)}
     return [config.replace(patch_size=size) for size in sorted({*sizes, config.patch_size})]
 
 
-def _row(config: ViTConfig, bytes_per_value: int, measure: bool) -> dict[str, Any]:
+def _row(config: EncoderConfig, bytes_per_value: int, measure: bool) -> dict[str, Any]:
     row = {"patch_size": list(config.patch_size), **cost(config, bytes_per_value=bytes_per_value).to_dict()}
     return {**row, "measured": measure_forward(config)} if measure else row
 
@@ -106,9 +113,8 @@ def to_text(description: dict[str, Any]) -> str:
 
 
 def _headline(description: dict[str, Any]) -> str:
-    config = description["config"]
     what = "a preset" if description["kind"] == "preset" else "a model file"
-    return f"{description['source']}: {what}, width {config['width']}, depth {config['depth']}, {config['heads']} heads"
+    return f"{description['source']}: {what}, {description['summary']}"
 
 
 def _cost_lines(costs: dict[str, Any], config: dict[str, Any]) -> str:
@@ -119,7 +125,7 @@ def _cost_lines(costs: dict[str, Any], config: dict[str, Any]) -> str:
         ("image", f"{_by(costs['image_size'])} px"),
         ("tokens", f"{tokens:,} = {down} x {across} patches" + (f" + {prefix} before them" if prefix else "")),
         ("multiply-adds", f"{costs['multiply_adds']:,} for one image: all tokens through all blocks, and the head"),
-        ("attention", f"{costs['attention_entries']:,} entries per head and block ({tokens:,} x {tokens:,})"),
+        ("attention", f"{costs['attention_entries']:,} entries per head and block{_pairs(costs, config)}"),
         *_window_lines(costs, config),
         ("memory", f"{_bytes(costs['weight_bytes'])} weights, about {_bytes(costs['activation_bytes'])} activations"),
     ]
@@ -135,8 +141,16 @@ def _window_lines(costs: dict[str, Any], config: dict[str, Any]) -> list[tuple[s
 
 
 def _without_cnn(config: dict[str, Any]) -> str:
-    own = config["stem"] == "features" and config["cnn"] is None
+    own = config.get("stem") == "features" and config["cnn"] is None
     return " without your CNN, whose multiply-adds are not counted either" if own else ""
+
+
+def _pairs(costs: dict[str, Any], config: dict[str, Any]) -> str:
+    tokens, entries = costs["tokens"], costs["attention_entries"]
+    if "window_size" not in config:
+        return f" ({tokens:,} x {tokens:,})"
+    more = f"{tokens**2 / entries:.0f} times as many"
+    return f" of the first stage, in windows of {_by(config['window_size'])}; without them {tokens**2:,}, {more}"
 
 
 def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
@@ -155,9 +169,10 @@ def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
 
 def _config_lines(config: dict[str, Any]) -> str:
     lines = [
-        (name, _values({field: config[field] for field in fields if config[field] is not None}))
+        (name, _values({field: config[field] for field in fields if config.get(field) is not None}))
         for name, fields in CONFIG_LINES.items()
     ]
+    lines = [(name, values) for name, values in lines if values]
     return "config\n" + _aligned(lines)
 
 

@@ -14,21 +14,25 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.model.attention import attention_weights
-from vitrail.model.config import ViTConfig
-from vitrail.model.encoder import Capture
+from vitrail.model.encoder_config import EncoderConfig, Level
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
+from vitrail.model.heads.mask_heads import sum_of_maps
 from vitrail.model.patches import ResidualConv, channels_last
 from vitrail.model.positions import Grid
 from vitrail.model.precision import in_float32
 
+if TYPE_CHECKING:  # the encoder has a head
+    from vitrail.model.encoder import Capture
+
 PRIOR = 0.01  # the initial score of a cell: else the many empty ones drown the few others (RetinaNet)
+COARSEST = 16  # pixels a side that a token may stand for, where an encoder has several levels
 SAMPLING_POINTS = 5  # a side: where a query samples the features inside of its box
 SAMPLING_REDUCTION = 4  # it samples a fourth of the channels, else sampling would cost more than the encoder
 SINE_OCTAVES = 8  # octaves of a coordinate
@@ -74,10 +78,11 @@ class BoxTokens(DenseHead):
     The class after the last means "no object".
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.out_indices = (config.depth - 1,)
-        width = config.width
+        last = config.levels[-1]
+        self.out_indices = (last.block,)
+        width = last.width
         self.classify = Perceptron([width, width, width, config.classes + 1])
         self.locate = Perceptron([width, width, width, 4])
 
@@ -91,19 +96,19 @@ class FineGrid(nn.Module):
     """Patch tokens and pixels -> features (B, C, h', w') on a grid of half the patches' size, or the same where patches
     are small already."""
 
-    def __init__(self, config: ViTConfig, channels: int) -> None:
+    def __init__(self, config: EncoderConfig, level: Level, channels: int) -> None:
         super().__init__()
-        self.times = 2 if min(config.patch_size) > 8 else 1
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.up = nn.Linear(config.width, channels * self.times**2)
-        halvings = max(1, int(math.log2(max(1, min(config.patch_size) // self.times))))
+        self.times = 2 if min(level.cell) > 8 else 1
+        self.norm = nn.LayerNorm(level.width, eps=config.norm_eps)
+        self.up = nn.Linear(level.width, channels * self.times**2)
+        halvings = max(1, int(math.log2(max(1, min(level.cell) // self.times))))
         details, before = [], config.channels
         for left in reversed(range(halvings)):
             after = max(16, channels >> (left + 1))
             details += [nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
             before = after
         self.details = nn.Sequential(*details)
-        self.meet = all(2**halvings * self.times == side for side in config.patch_size)  # details and features
+        self.meet = all(2**halvings * self.times == side for side in level.cell)  # details and features
         self.join = nn.Conv2d(before, channels, 1, bias=False)
         self.mix = nn.Sequential(nn.BatchNorm2d(channels), ResidualConv(channels), ResidualConv(channels))
 
@@ -112,9 +117,30 @@ class FineGrid(nn.Module):
         coarse = self.up(self.norm(tokens)).transpose(1, 2).unflatten(2, grid)  # (B, 4 C, h, w)
         features = F.pixel_shuffle(coarse, self.times)
         details = self.details(channels_last(images))
-        if not self.meet:  # patches whose size is no power of two
+        if not self.meet or details.shape[2:] != features.shape[2:]:  # patches whose size is no power of two; padding
             details = F.interpolate(details, features.shape[2:], mode="bilinear", align_corners=False)
         return self.mix(features + self.join(details))
+
+
+class LevelSum(nn.Module):
+    """Tokens of an encoder that merges patches: those of one level, to which the coarser ones are added, enlarged."""
+
+    def __init__(self, config: EncoderConfig, level: Level, coarser: list[Level]) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(one.width, eps=config.norm_eps) for one in coarser)
+        self.layers = nn.ModuleList(nn.Linear(one.width, level.width) for one in coarser)
+
+    def forward(self, features: EncoderFeatures) -> Tensor:
+        """-> (B, N, D) on the first of the features' grids."""
+        first, *others = features.patches
+        added = [layer(norm(x)) for layer, norm, x in zip(self.layers, self.norms, others, strict=True)]
+        return sum_of_maps([first, *added], features.grids).flatten(2).transpose(1, 2)
+
+
+def levels_from(config: EncoderConfig, coarsest: int) -> list[Level]:
+    """The encoder's levels from the one on whose cells are largest, but not larger than `coarsest` pixels, if any."""
+    fitting = [i for i, level in enumerate(config.levels) if max(level.cell) <= coarsest]
+    return list(config.levels[fitting[-1] if fitting else 0 :])
 
 
 class Attention(nn.Module):
@@ -166,16 +192,18 @@ class DecoderBlock(nn.Module):
 class BoxDecoder(DenseHead):
     """Proposals of every cell, the best of them refined by a few decoder blocks. Scores are sigmoids."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         assert config.head_width is not None
-        self.out_indices = (config.depth - 1,)
+        level, *coarser = levels_from(config, COARSEST)
+        self.out_indices = tuple(one.block for one in (level, *coarser))
+        self.neck = LevelSum(config, level, coarser) if coarser else None
         self.queries, self.classes = config.queries, config.classes
         width = config.head_width
-        self.convs = FineGrid(config, width)
+        self.convs = FineGrid(config, level, width)
         self.propose = nn.Conv2d(width, config.classes + 4, 1)
         self.look = nn.Conv2d(width, width // SAMPLING_REDUCTION, 1)  # what is sampled inside of boxes
-        self.token = nn.Linear(config.width, width)
+        self.token = nn.Linear(level.width, width)
         self.token_place = nn.Linear(2 * 2 * SINE_OCTAVES, width)
         self.place = Perceptron([4 * 2 * SINE_OCTAVES, width, width])
         self.standing = nn.Linear(2 * 2 * SINE_OCTAVES, width)  # of `nms_features`
@@ -206,7 +234,8 @@ class BoxDecoder(DenseHead):
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor | DecoderOutputs:
         """denoising_queries (B, G, H, 5): class and a box beside an object, made by the task; class -1 is padding."""
-        fine = self.convs(features.patches[-1], features.grid, features.images)  # (B, D, h', w')
+        seen = features.patches[0] if self.neck is None else self.neck(features)  # (B, N, D)
+        fine = self.convs(seen, features.grids[0], features.images)  # (B, D, h', w')
         anchors, cell_logits, cell_boxes = self.proposals(fine)
         logits, boxes = self.select_queries(cell_logits, cell_boxes, fine)
         mask = None
@@ -216,7 +245,7 @@ class BoxDecoder(DenseHead):
             noisy_logits = sample(cell_logits.detach().transpose(1, 2).unflatten(2, fine.shape[2:]), noisy_boxes)
             logits, boxes = torch.cat([logits, noisy_logits], dim=1), torch.cat([boxes, noisy_boxes], dim=1)
         with captured_attention(self.last_cross_attention, features.capture):
-            by_block = self.decode(fine, features, logits, boxes, mask)
+            by_block = self.decode(fine, (seen, features.grids[0]), (logits, boxes), mask)
         if not self.training:
             return torch.cat(by_block[-1], dim=-1)
         all_logits, all_boxes = (torch.stack(part) for part in zip(*by_block, strict=True))  # (L, B, Q + G H, K or 4)
@@ -253,12 +282,14 @@ class BoxDecoder(DenseHead):
         )[1:]
 
     def decode(
-        self, fine: Tensor, features: EncoderFeatures, logits: Tensor, boxes: Tensor, mask: Tensor | None
+        self, fine: Tensor, seen: tuple[Tensor, Grid], start: tuple[Tensor, Tensor], mask: Tensor | None
     ) -> list[tuple[Tensor, Tensor]]:
         """Logits and boxes after each block. Each block starts from those of the one before, detached: gradients do not
-        flow from block to block through them. fine: (B, D, h', w')."""
-        tokens = self.token(features.patches[-1])  # (B, N, D)
-        keys = tokens + self.token_place(sine_embedding(centres(features.grid, boxes)).to(tokens.dtype))
+        flow from block to block through them. fine: (B, D, h', w'). seen: (B, N, D) and its grid. start: the queries'
+        logits and boxes."""
+        (patches, grid), (logits, boxes) = seen, start
+        tokens = self.token(patches)  # (B, N, D)
+        keys = tokens + self.token_place(sine_embedding(centres(grid, boxes)).to(tokens.dtype))
         x = sample(fine, boxes)  # (B, Q, D)
         reduced = self.look(fine)  # (B, D / 4, h', w')
         by_block = []

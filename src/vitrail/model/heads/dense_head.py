@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
-from vitrail.model.config import ViTConfig
-from vitrail.model.encoder import Capture
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.positions import Grid
+
+if TYPE_CHECKING:  # the encoder has a head
+    from vitrail.model.encoder import Capture
 
 
 class EncoderFeatures(NamedTuple):
@@ -16,7 +19,7 @@ class EncoderFeatures(NamedTuple):
 
     images: Tensor  # (B, C, H, W), padded to whole patches
     maps: tuple[Tensor, ...]  # a conv stem's, the finest first, the last over the grid; none of other stems
-    grid: tuple[int, int]  # N = h w
+    grids: tuple[Grid, ...]  # N = h w, of each of `patches`: in a plain ViT all are one
     patches: tuple[Tensor, ...]  # (B, N, D) after each of `out_indices`; the last block's after the final norm
     queries: Tensor  # (B, Q, D): the query tokens at the end, after the final norm
     capture: Capture | None = None  # what a head is asked to keep of its own attention
@@ -35,7 +38,7 @@ class DenseHead(nn.Module, ABC):
         """Fresh weights, where they are other than the network's usual ones."""
 
 
-def build_dense_head(config: ViTConfig) -> DenseHead:
+def build_dense_head(config: EncoderConfig) -> DenseHead:
     """The head that the config names."""
     from vitrail.model.heads.box_heads import BoxDecoder, BoxTokens
     from vitrail.model.heads.mask_heads import LinearMasks, MaskDecoder, MaskQueries

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 
 
 class LinearHead(nn.Module):
     """(B, D) -> (B, classes): dropout, then one linear layer, or an MLP with one tanh layer as in the ViT paper's
     pre-training."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.dropout = nn.Dropout(config.head_dropout)
         width = config.pooled_width

@@ -6,13 +6,17 @@ whoever reads them resizes. They cover the whole grid: of an input padded to who
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig, Level
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.patches import channels_last, conv_stages
+from vitrail.model.positions import Grid
 from vitrail.model.precision import in_float32, without_autocast
 
 OUT_INDICES = 4  # blocks whose tokens the decoder reads: early ones know where, late ones know what
@@ -24,32 +28,34 @@ GAIN = 16.0  # of the decoder's logits: a step of AdamW moves a sum over so few 
 class LinearMasks(DenseHead):
     """x W + b for every patch: one answer a patch. The honest baseline, and the probe of what the encoder knows."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.out_indices = (config.depth - 1,)
+        last = config.levels[-1]
+        self.out_indices = (last.block,)
         self.dropout = nn.Dropout(config.head_dropout)
-        self.out = nn.Linear(config.width, config.classes, bias=config.head_bias)
+        self.out = nn.Linear(last.width, config.classes, bias=config.head_bias)
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
         """-> logits (B, K, h, w), one cell a patch."""
         logits = in_float32(self.out, self.dropout(features.patches[-1]))  # (B, N, K)
-        return tokens_to_map(logits, features.grid)  # (B, K, h, w)
+        return tokens_to_map(logits, features.grids[-1])  # (B, K, h, w)
 
 
 class MaskDecoder(DenseHead):
     """Tokens of several blocks say what there is, convolutions of the picture itself say where it ends.
 
-    The tokens are summed at the patch grid. From there the map doubles its resolution step by step, and takes in at
-    each step what convolutions saw in the picture at that resolution, as the skips of a U-Net do: those of a conv
-    stem, which are there already, or a few small ones of its own.
+    The tokens are summed at the patch grid, those of merged patches enlarged to it. From there the map doubles its
+    resolution step by step, and takes in at each step what convolutions saw in the picture at that resolution, as the
+    skips of a U-Net do: those of a conv stem, which are there already, or a few small ones of its own.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         assert config.head_width is not None
-        self.out_indices = spread_indices(config.depth, OUT_INDICES)
-        self.norms = nn.ModuleList(nn.LayerNorm(config.width, eps=config.norm_eps) for _ in self.out_indices)
-        self.layers = nn.ModuleList(nn.Linear(config.width, config.head_width) for _ in self.out_indices)
+        levels = levels_to_read(config, OUT_INDICES)
+        self.out_indices = tuple(level.block for level in levels)
+        self.norms = nn.ModuleList(nn.LayerNorm(level.width, eps=config.norm_eps) for level in levels)
+        self.layers = nn.ModuleList(nn.Linear(level.width, config.head_width) for level in levels)
         strides = finer_strides(config.patch_size)
         widths = widths_of(config.head_width, len(strides))
         stem_maps = stem_maps_at(strides, config)
@@ -62,7 +68,7 @@ class MaskDecoder(DenseHead):
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
         """-> logits (B, K, H / 2, W / 2)."""
         tokens = [layer(norm(x)) for layer, norm, x in zip(self.layers, self.norms, features.patches, strict=True)]
-        x = tokens_to_map(torch.stack(tokens).sum(0), features.grid)  # (B, head_width, h, w), channels last
+        x = sum_of_maps(tokens, features.grids)  # (B, head_width, h, w), channels last
         x = self.convs(x, features.images, [features.maps[i] for i in self.maps])  # (B, narrow, H / 2, W / 2)
         return GAIN * in_float32(self.out, self.dropout(x))  # (B, K, H / 2, W / 2)
 
@@ -96,7 +102,7 @@ class MaskQueries(DenseHead):
         queries = features.queries  # (B, K, D)
         for i, layer in enumerate(self.layers):
             queries = layer(F.gelu(queries) if i else queries)  # (B, K, C)
-        x = tokens_to_map(self.project(features.patches[-1]), features.grid)  # (B, C, h, w)
+        x = tokens_to_map(self.project(features.patches[-1]), features.grids[-1])  # (B, C, h, w)
         for finer in self.convs:
             x = finer(x)
         x = self.dropout(x)
@@ -178,6 +184,23 @@ def tokens_to_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     return tokens.unflatten(1, grid).permute(0, 3, 1, 2)
 
 
+def sum_of_maps(tokens: Sequence[Tensor], grids: Sequence[Grid]) -> Tensor:
+    """(B, N, C) each -> (B, C, h, w) on the first grid, to which maps of fewer tokens are enlarged."""
+    if all(grid == grids[0] for grid in grids):
+        return tokens_to_map(torch.stack(list(tokens)).sum(0), grids[0])
+    maps = [tokens_to_map(x, grid) for x, grid in zip(tokens, grids, strict=True)]
+    coarser = [F.interpolate(x, grids[0], mode="bilinear", align_corners=False) for x in maps[1:]]
+    return torch.stack([maps[0], *coarser]).sum(0)
+
+
+def levels_to_read(config: EncoderConfig, count: int) -> list[Level]:
+    """What a decoder reads: every level, or of an encoder with one level `count` of its blocks."""
+    if len(config.levels) > 1:
+        return list(config.levels)
+    [level] = config.levels
+    return [level._replace(block=block) for block in spread_indices(level.block + 1, count)]
+
+
 def spread_indices(depth: int, count: int) -> tuple[int, ...]:
     """`count` blocks evenly over the depth, the last block last; all where there are no more. 12 -> 2, 5, 8, 11."""
     count = min(count, depth)
@@ -197,10 +220,10 @@ def finer_strides(patch_size: tuple[int, int]) -> list[int]:
     return strides if min(patch_size) > FINEST else []
 
 
-def stem_maps_at(strides: list[int], config: ViTConfig) -> dict[int, int]:
+def stem_maps_at(strides: list[int], config: EncoderConfig) -> dict[int, int]:
     """Which of the conv stem's maps have these strides, in this order, and their channels; none unless all are there
     (a patch of 14 = 2 x 7 pixels has no map at 4)."""
-    if config.stem != "conv":
+    if not isinstance(config, ViTConfig) or config.stem != "conv":
         return {}
     stages = {stage.cell: (i, stage.channels) for i, stage in enumerate(conv_stages(config))}
     cells = [(stride, stride) for stride in strides]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 
 from vitrail.explanation.output.explanation_text import averaged, verdict, where
 from vitrail.explanation.output.map_png import sheet
-from vitrail.explanation.output.result import METHODS, SIGNED, Explanation
+from vitrail.explanation.output.result import METHODS, SIGNED, Explanation, QueryGroup
 from vitrail.report.pages.rendering import made, render
 from vitrail.report.sections.trust import trust_section
 from vitrail.report.sections.walk_cards import walk_cards
 from vitrail.text import counted
-from vitrail.visuals.colours import HEAT, cut_out, enlarged, overlay, shown_picture
+from vitrail.visuals.colours import HEAT, cut_out, enlarged, on_patches, overlay, shown_picture
 from vitrail.visuals.embedded import jpeg, png
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -63,9 +64,12 @@ def _facts(explanation: Explanation, checkpoint: Checkpoint) -> str:
     config = checkpoint.config
     (height, width), (rows, columns) = explanation.picture.shape[:2], explanation.grid
     prefix = f" + {config.prefix} in front" if config.prefix else ""
+    size = f"{height} × {width} px, {rows} × {columns} patches{prefix}"
+    if len(config.levels) > 1:
+        return f"{size}; {config.in_words()}; fused attention"
     return (
-        f"{height} × {width} px, {rows} × {columns} patches{prefix}; {counted(config.depth, 'block')} "
-        f"of {counted(config.heads, 'head')}, width {config.width}; fused attention"
+        f"{size}; {counted(config.depth, 'block')} "
+        f"of {counted(config.heads_of(config.depth - 1), 'head')}, width {config.width}; fused attention"
     )
 
 
@@ -83,6 +87,7 @@ def _image(explanation: Explanation, number: int) -> dict[str, Any]:
         "where": where(explanation),
         "notes": explanation.notes,
         "reasons": _reasons(explanation, picture),
+        "stages": _stages(explanation, picture),
         "verdict": verdict(explanation.curves) if explanation.curves else "",
         "trust": trust_section(explanation.curves) if explanation.curves else None,
         "look": _look(explanation),
@@ -147,6 +152,19 @@ def _reasons(explanation: Explanation, picture: NDArray[np.uint8]) -> list[dict[
     ]
 
 
+def _stages(explanation: Explanation, picture: NDArray[np.uint8]) -> list[dict[str, Any]]:
+    """Relevance as each stage begins, where there are several."""
+    if len(explanation.stages) < 2:
+        return []
+    return [
+        {
+            "title": f"Stage {number}, {values.shape[0]} × {values.shape[1]} tokens",
+            "picture": jpeg(overlay(picture, on_patches(values, explanation.grid), signed=True)),
+        }
+        for number, values in enumerate(explanation.stages)
+    ]
+
+
 # ---- attention, for the script
 
 
@@ -160,9 +178,12 @@ def _look(explanation: Explanation) -> dict[str, Any] | None:
         "blocks": blocks,
         "heads": explanation.heads,
         "names": explanation.prefix_names,
+        "queryPatch": _patch_of(explanation.query),
         "queryMaps": _query_maps(explanation),
+        "blockGrids": {block: _grid_of(explanation, block) for block in {*blocks, *explanation.every_blocks}},
+        "windows": {block: _windows_of(explanation, block) for block in {*blocks, *explanation.every_blocks}},
         "everyBlocks": explanation.every_blocks,
-        "every": None if explanation.every_query is None else _bytes(explanation.every_query),
+        "every": None if explanation.every_query is None else [_every(groups) for groups in explanation.every_query],
     }
     return {
         "data": Markup(json.dumps(data).replace("<", "\\u003c")),
@@ -171,6 +192,7 @@ def _look(explanation: Explanation) -> dict[str, Any] | None:
         "blocks": blocks,
         "heads": explanation.heads,
         "names": explanation.prefix_names,
+        "windows": any(one is not None for one in explanation.windows),
         "any": explanation.every_query is not None,
         "any_block": explanation.every_blocks[-1] if 0 < len(explanation.every_blocks) < len(blocks) else None,
         "sheet": None
@@ -180,19 +202,43 @@ def _look(explanation: Explanation) -> dict[str, Any] | None:
 
 
 def _query_maps(explanation: Explanation) -> dict[str, Any] | None:
-    """The query's maps as bytes, each scaled to its own largest value; `most` has these values. The mean over the
-    heads comes after the heads."""
+    """The query's maps as bytes, block by block, each scaled to its own largest value; `most` has these values. The
+    mean over the heads comes after the heads."""
     if explanation.attention is None or explanation.prefix is None:
         return None
-    maps = np.concatenate(
-        [explanation.attention, explanation.attention.mean(1, keepdims=True)], axis=1
-    )  # (blocks, heads + 1, h, w)
-    prefix = np.concatenate([explanation.prefix, explanation.prefix.mean(1, keepdims=True)], axis=1)
-    most = maps.max(axis=(2, 3))
+    levels, mosts, prefixes = [], [], []
+    for block, front in zip(explanation.attention, explanation.prefix, strict=True):
+        maps = np.concatenate([block, block.mean(0, keepdims=True)])  # (heads + 1, h, w)
+        most = maps.max(axis=(1, 2))
+        levels.append((255 * maps / np.maximum(most, 1e-12)[:, None, None]).round().astype(np.uint8).ravel())
+        mosts.append([float(f"{value:.4g}") for value in most])
+        shares = np.concatenate([front, front.mean(0, keepdims=True)])
+        prefixes.append([[float(f"{value:.4g}") for value in head] for head in shares])
+    return {"maps": _bytes(np.concatenate(levels)), "most": mosts, "prefix": prefixes}
+
+
+def _patch_of(query: str | None) -> tuple[int, int] | None:
+    """Row and column of a query that is a patch."""
+    place = re.fullmatch(r"patch (\d+),(\d+)", query or "")
+    return None if place is None else (int(place[1]), int(place[2]))
+
+
+def _grid_of(explanation: Explanation, block: int) -> tuple[int, int]:
+    """Of a block, or of the attention pooling behind the last one."""
+    return explanation.grids[min(block, len(explanation.grids) - 1)]
+
+
+def _windows_of(explanation: Explanation, block: int) -> list[int] | None:
+    """For each token, row by row, the number of its window; None: all attend to all."""
+    windows = explanation.windows[block] if block < len(explanation.windows) else None
+    return None if windows is None else windows.ravel().tolist()
+
+
+def _every(groups: Sequence[QueryGroup]) -> dict[str, Any]:
+    """The rows of all tokens of a block: in groups that see the same tokens, one after the other."""
     return {
-        "maps": _bytes((255 * maps / np.maximum(most, 1e-12)[..., None, None]).round().astype(np.uint8)),
-        "most": [[float(f"{value:.4g}") for value in row] for row in most],
-        "prefix": [[[float(f"{value:.4g}") for value in head] for head in block] for block in prefix],
+        "groups": [[group.queries.tolist(), group.keys.tolist()] for group in groups],
+        "levels": _bytes(np.concatenate([group.levels.ravel() for group in groups])),
     }
 
 
@@ -201,13 +247,14 @@ def _bytes(levels: NDArray[np.uint8]) -> str:
 
 
 def _objects(explanation: Explanation, picture: NDArray[np.uint8]) -> dict[str, Any]:
-    shown = [] if explanation.masks is None else zip(explanation.heads, explanation.masks, strict=True)
-    masks = [(head, jpeg(cut_out(picture, mask))) for head, mask in shown]
+    shown = [] if explanation.masks is None else zip(explanation.heads, explanation.masks, strict=False)
+    masks = [(head, jpeg(cut_out(picture, on_patches(mask, explanation.grid)))) for head, mask in shown]
+    foreground = explanation.foreground
     return {
         "masks": masks,
         "block": explanation.blocks[-1] if explanation.blocks else None,
         "query": explanation.query,
-        "foreground": None if explanation.foreground is None else jpeg(cut_out(picture, explanation.foreground)),
+        "foreground": None if foreground is None else jpeg(cut_out(picture, on_patches(foreground, explanation.grid))),
         "components": None
         if explanation.components is None
         else png(enlarged((255 * explanation.components).round().astype(np.uint8), SIDE // 2)),

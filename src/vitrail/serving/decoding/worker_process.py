@@ -101,11 +101,14 @@ class WorkerProcess:
         return answer
 
 
-# One thread, one heap: a process takes what its image needs. glibc gives memory back to the system after every image, and
-# the next one begins with 200 page faults, a seventh of the time of a small JPEG: so it keeps some.
+# One thread, one heap: a process takes what its image needs. glibc gives memory back to the system after every image,
+# and the next one begins with 200 page faults, a seventh of the time of a small JPEG: so it keeps some.
 ALLOCATION = {
-    **{"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
-    **{"MALLOC_TRIM_THRESHOLD_": "33554432", "MALLOC_MMAP_THRESHOLD_": "8388608"},
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TRIM_THRESHOLD_": "33554432",
+    "MALLOC_MMAP_THRESHOLD_": "8388608",
 }
 
 

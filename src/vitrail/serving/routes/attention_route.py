@@ -8,6 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vitrail.explanation.token_names import prefix_names, token_index, token_name
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.positions import Grid
 from vitrail.serving.forward_batch import ForwardRequest, ForwardResult
 from vitrail.serving.http_errors import json_response, unprocessable
 from vitrail.serving.job_runner import JobRunner
@@ -40,13 +42,14 @@ def add_attention_route(router: APIRouter, runner: JobRunner) -> None:
         query: OptionalText = query_parameter,
         heads: OptionalText = heads_parameter,
     ) -> Response:
-        index, grid = block % config.depth, runner.served.grid
-        head_list = parse_list("heads", heads, 0, config.heads - 1)
-        token = None if query is None else token_index(_index_or_name(query), config, grid)
+        index = block % config.depth
+        grid, count = runner.served.grid_of(index), config.heads_of(index)
+        head_list = parse_list("heads", heads, 0, count - 1)
+        token = None if query is None else token_index(_index_or_name(query), config, grid, runner.served.grid)
         as_json = "application/json" in request.headers.get("accept", "")
         if as_json:
             tokens = config.prefix + grid[0] * grid[1]
-            _check_json_size(len(head_list or range(config.heads)) * (tokens if token is None else 1) * tokens)
+            _check_json_size(len(head_list or range(count)) * (tokens if token is None else 1) * tokens)
 
         def rows(output: ForwardResult) -> Maps:
             assert output.step is not None
@@ -58,9 +61,10 @@ def add_attention_route(router: APIRouter, runner: JobRunner) -> None:
             maps = await runner.within_time_limit(request, job)
         header = {
             "block": index,
-            "query": None if token is None else token_name(token, config, grid),
-            "heads": head_list if head_list is not None else list(range(config.heads)),
+            "query": None if query is None else _token_name(query, config, runner.served.grid, grid),
+            "heads": head_list if head_list is not None else list(range(count)),
             "grid": list(grid),
+            "windows": runner.served.windows_of(index),
             "prefix": prefix_names(config),
         }
         if as_json:
@@ -73,8 +77,15 @@ def _query_description(runner: JobRunner) -> str:
     names = ", ".join(prefix_names(runner.served.checkpoint.config)) or "a patch"
     return (
         f"Whose attention: {names}, a patch as ROW,COLUMN up to {rows - 1},{columns - 1}, or a token's index. "
-        "Without it: of every token."
+        "Where patches were merged, the token that holds the patch is asked. Without it: of every token."
     )
+
+
+def _token_name(query: str, config: EncoderConfig, patches: Grid, grid: Grid) -> str:
+    """A patch is called as it was asked for; an index by what it is in its block."""
+    asked = _index_or_name(query)
+    own = grid if isinstance(asked, int) else patches
+    return token_name(token_index(asked, config, own), config, own)
 
 
 def _check_json_size(numbers: int) -> None:

@@ -66,7 +66,9 @@ def _look_response(runner: JobRunner, image: DecodedImage, block: int, result: L
     header = {
         "answer": answer,
         "words": runner.served.words(result.answer),
-        "grid": list(runner.served.grid),
+        "grid": list(runner.served.grid_of(block)),
+        "patches": list(runner.served.grid),
+        "windows": runner.served.windows_of(block),
         "prefix": prefix_names(runner.served.checkpoint.config),
         "block": block,
         "size": list(image.picture.size),

@@ -69,8 +69,9 @@ class AttentionResponse(BaseModel):
     query: str | None
     heads: list[int]
     grid: Pair
+    windows: list[int] | None = Field(description="Patches with the same number attend to one another; null: all do.")
     prefix: list[str]
-    maps: list[Any] = Field(description="[head][query][token]; a row's sum is 1.")
+    maps: list[Any] = Field(description="[head][query][token]; a row's sum is 1, less what padding gets.")
 
 
 class ExplainResponse(BaseModel):

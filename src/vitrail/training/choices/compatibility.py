@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vitrail.errors import VitrailError
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.tasks.task import Task
 from vitrail.training.settings import Recipe, Settings
 from vitrail.weights.published import published_models
@@ -46,6 +47,15 @@ def check_sharing(train: Recipe, world: int, shard: bool) -> None:
         raise VitrailError(
             f"the batch of {train.batch_size} images cannot be shared among {world} processes: "
             f"it must be a multiple of {2 * world}, so set --batch-size"
+        )
+
+
+def check_network(settings: Settings, config: EncoderConfig) -> None:
+    """Whether the recipe goes with the network."""
+    if (settings.train.keep_tokens or 1.0) < 1 and not config.drops_tokens:
+        raise VitrailError(
+            f"train.keep_tokens = {settings.train.keep_tokens:g} leaves patches out, and a window of Swin needs all of "
+            "its own: set it to 1"
         )
 
 

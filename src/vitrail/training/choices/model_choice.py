@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from vitrail.errors import VitrailError
 from vitrail.model.config import TIMM_CNN, ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import preset
 from vitrail.model.timm_cnn import feature_map, feature_maps
 from vitrail.tasks.registry import task_data
@@ -26,6 +28,10 @@ SHORT = 10.0  # minutes: a run that has too few steps in large batches
 MIDDLING = 30.0  # minutes on a CPU, in which batches may be larger, but not largest
 HOURS = 90.0  # minutes from which a larger model is worth its time
 MANY = 20_000  # images from which it has enough to learn from
+OF_A_VIT = (  # settings of no other network
+    *("width", "depth", "heads", "stem", "stem_blocks", "stem_maps", "pool"),
+    *("cnn", "attention_window", "global_blocks"),
+)
 DENSE_LONGEST = 512  # pixels of the longer side: small things must stay visible
 
 
@@ -57,9 +63,13 @@ def _preset_values(model: Model) -> dict[str, Any]:
     """What a preset says."""
     assert model.model is not None
     config = preset(model.model)
-    return {
-        "model.image_size": config.image_size[0],
-        "model.patch_size": config.patch_size[0],
+    values = {"model.image_size": config.image_size[0], "model.patch_size": config.patch_size[0]}
+    if not isinstance(config, ViTConfig):
+        for name in OF_A_VIT:
+            if getattr(model, name) is not None:
+                raise VitrailError(f"model.{name} is for plain ViTs, not for {model.model}: leave it out")
+        return values
+    return values | {
         "model.width": config.width,
         "model.depth": config.depth,
         "model.heads": heads_for(model.width or config.width, config.heads),
@@ -135,26 +145,33 @@ def choose_view(settings: Settings, facts: Facts) -> Settings:
     return settings.where_unset({"model.crop_fraction": middle_of(size) if enlarged else 1.0})
 
 
-def config_of(settings: Settings, head: Mapping[str, Any]) -> ViTConfig:
+def config_of(settings: Settings, head: Mapping[str, Any]) -> EncoderConfig:
     """The network that chosen settings describe, for a run from scratch. `head`: the fields that describe the head."""
     model, train = settings.model, settings.train
-    assert model.pool is not None and model.image_size is not None
-    base = preset(model.model) if model.model is not None else ViTConfig(cls_token=model.pool == "cls", pool=model.pool)
-    if model.pool != base.pool:
-        base = base.replace(pool=model.pool, cls_token=model.pool == "cls")
-    return base.replace(
-        image_size=(model.image_size, model.image_width or model.image_size),
-        patch_size=model.patch_size,
-        channels=model.channels,
-        width=model.width,
-        depth=model.depth,
-        heads=model.heads,
+    assert model.image_size is not None
+    own: dict[str, Any] = {
+        "image_size": (model.image_size, model.image_width or model.image_size),
+        "patch_size": model.patch_size,
+        "channels": model.channels,
+        "dropout": train.dropout,
+        "drop_path": train.drop_path or 0.0,
+        **head,
+    }
+    base = ViTConfig(cls_token=False, pool="mean") if model.model is None else preset(model.model)
+    return base.replace(**own, **_vit_fields(model, base)) if isinstance(base, ViTConfig) else base.replace(**own)
+
+
+def _vit_fields(model: Model, base: ViTConfig) -> dict[str, Any]:
+    """What a plain ViT's config takes from the settings, and no other's."""
+    assert model.pool is not None
+    pool = {} if model.pool == base.pool else {"pool": model.pool, "cls_token": model.pool == "cls"}
+    return pool | {
+        "width": model.width,
+        "depth": model.depth,
+        "heads": model.heads,
         **_stem_fields(model),
         **window_fields(model),
-        **head,
-        dropout=train.dropout,
-        drop_path=train.drop_path or 0.0,
-    )
+    }
 
 
 def window_fields(model: Model) -> dict[str, Any]:

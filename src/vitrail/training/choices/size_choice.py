@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitrail.model.config import ViTConfig
 from vitrail.model.cost import multiply_adds
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.precision import autocast
-from vitrail.model.vit import ViT
+from vitrail.model.presets import build_network
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import DENSE_LONGEST, Choice, choose_model
 from vitrail.training.optim.optimizers import Rates, optimizers
@@ -55,7 +55,7 @@ def candidate_sizes(facts: Facts, patch: int) -> list[Size]:
     return sizes
 
 
-def tuned_sizes(config: ViTConfig) -> list[Size]:
+def tuned_sizes(config: EncoderConfig) -> list[Size]:
     """The size of a published model and smaller ones, in whole patches."""
     sizes: list[Size] = []
     for share in TUNED_SHARES:
@@ -95,11 +95,11 @@ class StepCost:
         return STEP_OVERHEAD * self.image_seconds * larger + self.optimizer_seconds / batch
 
 
-def measure_step_cost(config: ViTConfig, device: torch.device, precision: str, muon: bool) -> StepCost:
+def measure_step_cost(config: EncoderConfig, device: torch.device, precision: str, muon: bool) -> StepCost:
     """Measured on random images, with a network that is thrown away."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = ViT(config).to(device).train()
+        network = build_network(config).to(device).train()
         images = torch.randn(MEASURED_IMAGES, config.channels, *config.image_size, device=device)
     rules = optimizers(network, Rates(adamw=1e-3, muon=0.02 if muon else None))
     fastest = [float("inf"), float("inf")]
@@ -128,7 +128,7 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: ViTConfig, cost: StepCost) -> Choice:
+def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost) -> Choice:
     """The choice again, at the size that the minutes suffice for. `cost`: measured, at the size of `config`; `config`:
     the chosen network at a small size."""
     fitted = _fit(candidate_sizes(facts, config.patch_size[0]), facts, choice, config, cost, ENOUGH_EPOCHS)
@@ -139,7 +139,7 @@ def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: V
     return Choice(chosen.settings, (*chosen.reasons, reason))
 
 
-def fit_tuned_size_to_time(facts: Facts, choice: Choice, config: ViTConfig, cost: StepCost) -> Choice:
+def fit_tuned_size_to_time(facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost) -> Choice:
     """The choice of a model that is fine-tuned, at the size that the minutes suffice for: its own, or a smaller one.
     `config`: of the model; `cost`: measured, at its `small_config`."""
     fitted = _fit(tuned_sizes(config), facts, choice, small_config(config), cost, TUNED_ENOUGH_EPOCHS)
@@ -150,7 +150,7 @@ def fit_tuned_size_to_time(facts: Facts, choice: Choice, config: ViTConfig, cost
 
 
 def _fit(
-    sizes: Sequence[Size], facts: Facts, choice: Choice, config: ViTConfig, cost: StepCost, enough: float
+    sizes: Sequence[Size], facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost, enough: float
 ) -> tuple[dict[str, int], str] | None:
     """The settings of the size that suits the time, and why; None: the largest of `sizes` does."""
     assert facts.minutes is not None
@@ -169,7 +169,7 @@ def _fit(
     return {"model.image_size": height, "model.image_width": width}, reason
 
 
-def small_config(config: ViTConfig) -> ViTConfig:
+def small_config(config: EncoderConfig) -> EncoderConfig:
     """The same network at a size that is quickly measured."""
     patch = config.patch_size
     scale = min(1.0, MEASURED_SIDE / max(config.image_size))

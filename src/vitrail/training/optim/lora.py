@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 
 
 class LowRank(nn.Module):
@@ -25,12 +25,12 @@ class LowRank(nn.Module):
         return weight + self.up @ self.down
 
 
-def add_low_rank(model: ViT, rank: int) -> None:
+def add_low_rank(model: Encoder, rank: int) -> None:
     for layer in _layers(model):
         parametrize.register_parametrization(layer, "weight", LowRank(layer.out_features, layer.in_features, rank))
 
 
-def merge_low_rank(model: ViT) -> None:
+def merge_low_rank(model: Encoder) -> None:
     """The changes become part of the weights; the model is a plain one again."""
     for layer in _layers(model):
         if parametrize.is_parametrized(layer, "weight"):
@@ -41,5 +41,5 @@ def is_low_rank(name: str) -> bool:
     return ".parametrizations.weight.0." in name
 
 
-def _layers(model: ViT) -> list[nn.Linear]:
+def _layers(model: Encoder) -> list[nn.Linear]:
     return [module for block in model.block_modules() for module in block.modules() if isinstance(module, nn.Linear)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 from vitrail.training.optim.lora import is_low_rank
 from vitrail.training.optim.muon import Muon
 
@@ -30,7 +30,7 @@ class Rates:
     cnn: float = 1.0  # share of the rate at which the CNN of a stem learns
 
 
-def choose_trained(model: ViT, train_only: str, freeze_cnn: bool = False) -> None:
+def choose_trained(model: Encoder, train_only: str, freeze_cnn: bool = False) -> None:
     """Freeze what is not trained. LoRA's own matrices are added by `add_low_rank` and stay free."""
     if freeze_cnn:
         for name, parameter in model.named_parameters():
@@ -41,7 +41,7 @@ def choose_trained(model: ViT, train_only: str, freeze_cnn: bool = False) -> Non
         parameter.requires_grad_(in_head(name) or (train_only == "lora" and is_low_rank(name)))
 
 
-def optimizers(model: ViT, rates: Rates) -> list[Optimizer]:
+def optimizers(model: Encoder, rates: Rates) -> list[Optimizer]:
     """AdamW, and Muon for the matrices. A group knows its peak as "peak" and its share of it."""
     groups: dict[tuple[str, float, float, int], list[Tensor]] = defaultdict(list)
     for name, parameter in trained(model):
@@ -76,27 +76,25 @@ def is_matrix(name: str, parameter: Tensor, channels: int) -> bool:
     """What Muon takes: the blocks' matrices and the stem's kernels, but for the one that reads pixels, and a dense
     head's. LoRA's are slim on purpose. Kernels too: CIFAR-10 after 4.2 epochs, one run each: 77.5 %, with AdamW for
     them 69.2 %."""
-    if is_low_rank(name):
+    if is_low_rank(name) or is_token(name):
         return False
     if name.startswith(("stem.layers.", "head.convs.")) and parameter.dim() == 4:
         return parameter.shape[1] != channels
-    in_block = name.startswith(("blocks.", "head.blocks.", "head.layers."))
-    return in_block and parameter.dim() == 2 and not is_token(name)
+    in_block = name.startswith(("blocks.", "merges.", "head.blocks.", "head.layers."))
+    return in_block and parameter.dim() == 2
 
 
 def is_token(name: str) -> bool:
-    """[CLS], registers, queries, positions: vectors that stand for something, which decay would pull away from it."""
-    return name in ("cls_token", "distillation_token", "registers", "queries") or name.endswith(
-        (
-            "positions.table",
-            "relative_bias.table",
-        )
-    )
+    """[CLS], registers, queries, positions, scales: numbers that stand for something, which decay would pull away from
+    it. Swin's relative positions too, be they a table or an MLP."""
+    tables = ("positions.table", "relative_bias.table", ".logit_scale")
+    tokens = ("cls_token", "distillation_token", "registers", "queries")
+    return name in tokens or name.endswith(tables) or ".attention.positions." in name
 
 
 def layer_scale(name: str, depth: int, decay: float) -> float:
     """Fine-tuning: the head learns at the full rate, each block below `decay` times the one above, the stem least."""
-    if name.startswith("blocks."):
+    if name.startswith(("blocks.", "merges.")):  # patches are merged for the block of that number
         return decay ** (depth - int(name.split(".")[1]))
     below = name.startswith(("stem", "positions")) or is_token(name)
     return decay ** (depth + 1) if below else 1.0

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitrail.data.loading.cache import ImageCache
 from vitrail.data.loading.sampler import evenly_spaced
 from vitrail.data.loading.transforms import normalise
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 from vitrail.weights.preprocessing import Preprocessing
 
 PICTURES = 200
@@ -22,7 +22,7 @@ ACROSS = 16  # patches taken from a picture, a side
 DULL = 5e-3  # added to each direction's variance: one in which the pictures hardly differ is noise, not to be enlarged
 
 
-def start_from_images(model: ViT, cache: ImageCache, count: int, preprocessing: Preprocessing) -> None:
+def start_from_images(model: Encoder, cache: ImageCache, count: int, preprocessing: Preprocessing) -> None:
     """Whiten a conv stem that has room for every direction, from both sides; leave any other as it is."""
     first = model.first_convolution()
     if first is not None and 2 * first.weight[0].numel() <= len(first.weight):

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.model.config import ViTConfig
-from vitrail.model.vit import ViT
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.presets import build_network
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
-from vitrail.training.choices.compatibility import check_sharing, check_start, check_task
+from vitrail.training.choices.compatibility import check_network, check_sharing, check_start, check_task
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice, choose_model, config_of, window_fields
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
@@ -76,11 +76,13 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
         choice = size_in_time(run, settings, facts, task, choose_model(settings, facts))
     batch = min(choice.settings.train.batch_size or TUNED_BATCH, len(data.train))
     settings = choice.settings.with_values({"train.batch_size": batch})
-    settings = choose_optimizer(settings, run.request.shard, task.every_patch)
+    config = config_of(settings, head_fields(settings, task)) if loaded is None else loaded.config
+    settings = choose_optimizer(settings, run.request.shard, task.every_patch or not config.drops_tokens)
     if not run.request.resume and (warning := rate_warning(settings)):
         run.progress.say(f"  warning: {warning}")
     check_sharing(settings.train, run.processes.world, run.request.shard)
     check_task(settings, task)
+    check_network(settings, config)
     return Choice(settings, choice.reasons)
 
 
@@ -100,13 +102,13 @@ def tuned_size_in_time(run: Run, facts: Facts, task: Task, loaded: Checkpoint, c
     model, train = choice.settings.model, choice.settings.train
     if run.request.resume or not facts.minutes or model.image_size or model.train_only != "all":
         return choice
-    if not task.classifies_images or loaded.config.stem == "features":
+    if not task.classifies_images or loaded.model.feature_cnn is not None:
         return choice
     cost = _step_cost(run, choice.settings, small_config(loaded.config), muon=train.optimizer == "muon")
     return fit_tuned_size_to_time(facts, choice, loaded.config, cost)
 
 
-def _step_cost(run: Run, settings: Settings, config: ViTConfig, muon: bool) -> StepCost:
+def _step_cost(run: Run, settings: Settings, config: EncoderConfig, muon: bool) -> StepCost:
     """What a training step takes, by all processes together."""
     own = measure_step_cost(config, run.processes.device, settings.train.precision or "auto", muon)
     cost = run.processes.from_main(lambda: own)
@@ -150,12 +152,12 @@ def build_model(settings: Settings, task: Task, loaded: Checkpoint | None) -> Ch
         pretrained = find_cnn(model.cnn)
         cnn = pretrained.build(config.patch_size[0], config.channels)
         preprocessing = preprocessing.replace(mean=pretrained.mean, std=pretrained.std)
-    network = ViT(config, cnn)
+    network = build_network(config, cnn)
     return Checkpoint(network, preprocessing.for_channels(network.config.channels), task.name, list(task.labels))
 
 
 def head_fields(settings: Settings, task: Task) -> dict[str, Any]:
-    """The fields of ViTConfig that say what the head is."""
+    """The fields of the config that say what the head is."""
     fields = {"classes": len(task.labels), "head": "linear", "queries": 0, "head_depth": 0}
     if not isinstance(task, DenseTask):
         return fields
@@ -179,6 +181,6 @@ def with_drop_path(start: Checkpoint, settings: Settings) -> Checkpoint:
     drop_path = settings.train.drop_path or 0.0
     if start.config.drop_path == drop_path:
         return start
-    model = ViT(start.config.replace(drop_path=drop_path), start.model.feature_cnn)
+    model = build_network(start.config.replace(drop_path=drop_path), start.model.feature_cnn)
     model.load_state_dict(start.model.state_dict())
     return replace(start, model=model)

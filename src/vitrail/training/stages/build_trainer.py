@@ -10,7 +10,7 @@ from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
 from vitrail.errors import VitrailError
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 from vitrail.tasks.task import Task
 from vitrail.training.checkpointing import restore_tensors
 from vitrail.training.distributed import distribute
@@ -44,7 +44,7 @@ def build_trainer(run: Run, settings: Settings, images: TrainingImages, start: C
     )
 
 
-def trainable(model: ViT, settings: Settings, device: torch.device) -> ViT:
+def trainable(model: Encoder, settings: Settings, device: torch.device) -> Encoder:
     """Add LoRA, freeze what is not trained, and move the model to the device."""
     torch.manual_seed(settings.train.seed)
     if settings.model.train_only == "lora":

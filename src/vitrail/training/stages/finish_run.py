@@ -13,7 +13,7 @@ from vitrail import __version__
 from vitrail.data.image_groups import group_images
 from vitrail.dataset import Item
 from vitrail.findings import Finding
-from vitrail.model.vit import ViT
+from vitrail.model.encoder import Encoder
 from vitrail.tasks.task import Task
 from vitrail.training.checkpointing import collect_tensors, restore_tensors
 from vitrail.training.loop import TrainState
@@ -54,13 +54,13 @@ class Finished:
 class Measured:
     """A calibrated model and its complete measure."""
 
-    model: ViT
+    model: Encoder
     results: dict[str, Any]
     split: str  # of the images that it was measured on
     indices: Sequence[int]  # of these images in it
 
 
-def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings) -> ViT:
+def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings) -> Encoder:
     """The best weights of the run in the plain model that it started from, whatever it was trained with."""
     best = run.processes.from_main(run.checkpoints.load_best)  # which wrote it: another might read it too early
     if best is not None:
@@ -74,7 +74,7 @@ def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings
     return model.eval().requires_grad_(True)
 
 
-def calibrate(run: Run, images: TrainingImages, model: ViT, plan: Plan, state: TrainState) -> Measured:
+def calibrate(run: Run, images: TrainingImages, model: Encoder, plan: Plan, state: TrainState) -> Measured:
     """Choose the decoding and fit the temperature on the validation images, fold it into the last layer, and measure:
     on the test part where there is one, and on a sample of it where the time does not suffice for all."""
     task, split = images.task, images.measured_split
@@ -113,7 +113,8 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     if not plan.deadline:
         return available
     assert plan.timing is not None
-    image_seconds = plan.timing.final_slower * plan.timing.evaluation / len(images.validation_indices)
+    timing = plan.timing
+    image_seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
     calibration = images.calibration_images
     left = plan.deadline - state.seconds - REPORT - calibration * image_seconds
     in_time = max(int(left / image_seconds), SMALLEST_FINAL)

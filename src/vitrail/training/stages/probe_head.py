@@ -48,7 +48,7 @@ def probe_head(run: Run, images: TrainingImages, start: Checkpoint) -> Checkpoin
     head = start.model.head
     if run.request.resume or not images.settings.train.probe or images.settings.model.start is None:
         return start
-    if not isinstance(head, LinearHead) or head.hidden is not None or start.model.distillation_head is not None:
+    if not isinstance(head, LinearHead) or head.hidden is not None or len(start.model.output_layers()) > 1:
         return start
     if head.out.bias is None or head.out.bias.any():  # only a new head's biases are all zero
         return start

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from vitrail.errors import VitrailError
+from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.weights.families import (
     google,
     meta,
@@ -16,12 +19,14 @@ from vitrail.weights.families import (
     transformers_vit,
     transformers_yolos,
 )
-from vitrail.weights.family import Family
+from vitrail.weights.families.swin import timm_swin, transformers_swin
+from vitrail.weights.family import Family, Writer
 from vitrail.weights.source import Source
 
 FAMILIES: tuple[Family, ...] = (
     google,
     transformers_yolos,
+    transformers_swin,
     transformers_beit,
     transformers_vit,
     transformers_dinov3,
@@ -30,8 +35,28 @@ FAMILIES: tuple[Family, ...] = (
     tips,
     perception,
     meta,
+    timm_swin,
     timm,
 )
+
+
+# Who writes a network's weights for a library.
+WRITERS: dict[tuple[str, type[EncoderConfig]], Writer] = {
+    ("transformers", ViTConfig): transformers_vit,
+    ("transformers", SwinConfig): transformers_swin,
+    ("timm", ViTConfig): timm,
+    ("timm", SwinConfig): timm_swin,
+}
+
+
+def writer(library: str, config: EncoderConfig) -> Writer:
+    """The family that writes weights of such a network for a library."""
+    if library == "transformers" and isinstance(config, ViTConfig):  # only DINOv3 has rotary positions there
+        if config.is_rotary:
+            return transformers_dinov3
+        if config.relative_bias:  # and only BEiT relative ones
+            return transformers_beit
+    return WRITERS[library, type(config)]
 
 
 def recognise(source: Source, name: str | None = None) -> Family:

@@ -290,25 +290,35 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     What timm cannot do alike is added to the checkpoint's notes.
     """
     checkpoint.check()
-    if checkpoint.config.is_dense:
-        raise VitrailError(f"task {checkpoint.task!r} cannot be written for timm: only classifiers and encoders can")
+    refuse_dense(checkpoint)
     folder = Path(folder)
     state, arguments = timm_state(checkpoint)
-    stored = _config_json(checkpoint, arguments)
+    config = checkpoint.vit.config
+    classifier = ["head", "head_dist"] if config.distillation else "head"
+    stored = config_json(checkpoint, architecture(config), arguments, classifier)
     with replacing(folder / "model.safetensors") as temporary:
         save_file(state, temporary, {"format": "pt"})
     with replacing(folder / "config.json") as temporary:
         temporary.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    checkpoint.notes.extend([*_notes_on_positions(checkpoint.config), *notes_on_writing(checkpoint.config)])
+    checkpoint.notes.extend([*_notes_on_positions(config), *notes_on_writing(config)])
     checkpoint.notes.extend(notes_on_offset(checkpoint.preprocessing, "timm", "round"))
 
 
-def _config_json(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def refuse_dense(checkpoint: Checkpoint) -> None:
+    """VitrailError for a model that answers about places."""
+    if checkpoint.config.is_dense:
+        raise VitrailError(f"task {checkpoint.task!r} cannot be written for timm: only classifiers and encoders can")
+
+
+def config_json(
+    checkpoint: Checkpoint, name: str, arguments: Mapping[str, Any], classifier: str | list[str]
+) -> dict[str, Any]:
+    """config.json of an architecture of timm with these arguments. classifier: the names of its heads."""
     preprocessing, config = checkpoint.preprocessing, checkpoint.config
     stored: dict[str, Any] = {
-        "architecture": architecture(config),
+        "architecture": name,
         "num_classes": config.classes,
-        "num_features": config.width,
+        "num_features": config.levels[-1].width,
         "global_pool": arguments["global_pool"],
         "model_args": {name: value for name, value in arguments.items() if name != "norm_layer"},  # the architecture's
         "pretrained_cfg": {
@@ -321,7 +331,7 @@ def _config_json(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> dict[s
             "std": list(preprocessing.std),
             "num_classes": config.classes,
             # no first_conv: timm would take the patch weights for those of 3 channels
-            "classifier": ["head", "head_dist"] if config.distillation else "head",
+            "classifier": classifier,
         },
     }
     if checkpoint.labels:
@@ -366,7 +376,7 @@ def timm_state(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any
     With distillation it is `VisionTransformerDistilled`; SwiGLU also wants `mlp_layer=timm.layers.SwiGLUPacked`. With
     rotary positions it is `Eva`, whose norm_layer has our eps.
     """
-    config = checkpoint.config
+    config = checkpoint.vit.config
     _refuse_inexpressible(config)
     state = to_theirs(checkpoint.model.state_dict(), names(config), config)
     no_embed_class = _write_positions(state, checkpoint)
@@ -415,9 +425,9 @@ def _write_positions(state: dict[str, Tensor], checkpoint: Checkpoint) -> bool:
     timm gives positions to all prefix tokens or to none. With registers the position of [CLS] is added to the token, as
     timm itself does for DINOv2. Sinusoids are written out as a table.
     """
-    config = checkpoint.config
+    config = checkpoint.vit.config
     with torch.no_grad():
-        positions = checkpoint.model.position_table()
+        positions = checkpoint.vit.position_table()
     if positions is None:
         return False
     table = positions.unsqueeze(0)  # (1, prefix + N, D)

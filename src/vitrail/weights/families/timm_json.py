@@ -9,6 +9,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.weights.preprocessing import CLIP, HALF, IMAGENET, INTERPOLATION, Preprocessing
 from vitrail.weights.source import Source
 
@@ -128,7 +129,7 @@ def read_timm_config(source: Source) -> TimmConfig:
     )
 
 
-def read_preprocessing(timm_config: TimmConfig, config: ViTConfig, file: str) -> tuple[Preprocessing, list[str]]:
+def read_preprocessing(timm_config: TimmConfig, config: EncoderConfig, file: str) -> tuple[Preprocessing, list[str]]:
     """The preprocessing that pretrained_cfg describes, and notes on what was assumed or changed."""
     stored = timm_config.pretrained
     notes: list[str] = []
@@ -158,7 +159,9 @@ def read_preprocessing(timm_config: TimmConfig, config: ViTConfig, file: str) ->
     return preprocessing.for_channels(config.channels), notes
 
 
-def _usual_normalisation(config: ViTConfig, file: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _usual_normalisation(config: EncoderConfig, file: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if not isinstance(config, ViTConfig):  # Swin
+        return IMAGENET
     if config.stem_norm:
         return HALF if config.rotary_too else CLIP  # Perception Encoder, and CLIP
     if config.rotary_too:  # EVA-02

@@ -193,7 +193,7 @@ POOLS = (("mean", "pooled"), ("cls", "tokens"), ("cls", "pooled"))
 def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     """Write what `AutoModelForImageClassification.from_pretrained(folder)` loads, or `AutoModel` without a head."""
     checkpoint.check()
-    config = checkpoint.config
+    config = checkpoint.vit.config
     for field, (values, why) in WRITABLE.items():
         if getattr(config, field) not in values:
             raise VitrailError(f"{field} {getattr(config, field)!r} cannot be written for transformers: {why}")
@@ -212,7 +212,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
 
 
 def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    config = checkpoint.config
+    config = checkpoint.vit.config
     return {
         "architectures": ["BeitForImageClassification" if config.classes else "BeitModel"],
         "model_type": "beit",
@@ -238,7 +238,7 @@ def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _tensors_to_write(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    config = checkpoint.config
+    config = checkpoint.vit.config
     state = {name: tensor.detach().cpu() for name, tensor in checkpoint.model.state_dict().items()}
     for block in range(config.depth):
         state.setdefault(f"blocks.{block}.attention.qkv.bias", torch.zeros(3 * config.width))

@@ -179,7 +179,7 @@ WRITABLE: dict[str, tuple[tuple[Any, ...], str]] = {  # a field -> the values it
 def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     """Write what `AutoModel.from_pretrained(folder)` loads as a DINOv3."""
     checkpoint.check()
-    config = checkpoint.config
+    config = checkpoint.vit.config
     for field, (values, why) in WRITABLE.items():
         if getattr(config, field) not in values:
             raise VitrailError(f"{field} {getattr(config, field)!r} cannot be written for transformers: {why}")
@@ -197,7 +197,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
 
 
 def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    config = checkpoint.config
+    config = checkpoint.vit.config
     return {
         "architectures": ["DINOv3ViTModel"],
         "model_type": "dinov3_vit",
@@ -224,7 +224,7 @@ def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _tensors_to_write(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    config = checkpoint.config
+    config = checkpoint.vit.config
     state = {name: tensor.detach().cpu() for name, tensor in checkpoint.model.state_dict().items()}
     ones = torch.ones_like(state["norm.weight"])
     for block in range(config.depth):

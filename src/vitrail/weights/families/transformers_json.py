@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
-from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.family import count_heads, native_size
 from vitrail.weights.preprocessing import CLIP, HALF, IMAGENET, Preprocessing, notes_on_offset
@@ -141,7 +141,7 @@ def encoder_fields(
         "depth": shapes.depth,
         "heads": heads,
         "mlp_width": shapes.mlp_width,
-        "activation": ACTIVATIONS[_hidden_act(stored, usual)],
+        "activation": hidden_act(stored, usual),
         "norm_eps": stored.get("layer_norm_eps", usual.norm_eps),
         "resample": usual.resample,
         "dropout": stored.get("hidden_dropout_prob", 0.0),
@@ -159,17 +159,18 @@ def _check_expressible(stored: Mapping[str, Any], shapes: Shapes) -> None:
     for name, number in from_weights.items():
         if stored.get(name, number) != number:
             raise VitrailError(f"config.json has {name} {stored[name]!r}, but the weights have {number}")
-    if "patch_size" in stored and _pair("patch_size", stored["patch_size"]) != shapes.patch_size:
+    if "patch_size" in stored and pair_of("patch_size", stored["patch_size"]) != shapes.patch_size:
         raise VitrailError(
             f"config.json has patch_size {stored['patch_size']}, but the weights have {shapes.patch_size}"
         )
 
 
-def _hidden_act(stored: Mapping[str, Any], usual: Usual) -> str:
+def hidden_act(stored: Mapping[str, Any], usual: Usual) -> str:
+    """Our name of the activation in config.json."""
     name = stored.get("hidden_act", usual.hidden_act)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise VitrailError(f"config.json has hidden_act {name!r}; Vitrail has {', '.join(ACTIVATIONS)}")
-    return name
+    return ACTIVATIONS[name]
 
 
 def _heads(stored: Mapping[str, Any], width: int, settings: Mapping[str, Any]) -> tuple[int, str]:
@@ -189,7 +190,7 @@ def _image_size(stored: Mapping[str, Any], shapes: Shapes, settings: Mapping[str
     size = None
     if "image_size" in stored:
         # SigLIP so400m: 384 px with patches of 14. The convolution never sees the last 6 rows and columns.
-        size = whole_patches(_pair("image_size", stored["image_size"]), shapes.patch_size)
+        size = whole_patches(pair_of("image_size", stored["image_size"]), shapes.patch_size)
         grid = size[0] // shapes.patch_size[0], size[1] // shapes.patch_size[1]
         if grid[0] * grid[1] != shapes.positions:
             raise VitrailError(
@@ -240,7 +241,9 @@ def head_json(classes: int, labels: list[str] | None, task: str) -> dict[str, An
 # ---- preprocessor_config.json
 
 
-def read_preprocessing(stored: Mapping[str, Any], usual: Usual, config: ViTConfig, notes: list[str]) -> Preprocessing:
+def read_preprocessing(
+    stored: Mapping[str, Any], usual: Usual, config: EncoderConfig, notes: list[str]
+) -> Preprocessing:
     """How images are prepared: as the processor's file says, else as the model was published, which is noted."""
     if not stored:
         # DINOv2's 518 px are those of its last phase of training: it is used at 224.
@@ -278,9 +281,9 @@ def _processor_type(stored: Mapping[str, Any]) -> str:
 def _resizing(values: Mapping[str, Any], notes: list[str]) -> tuple[tuple[int, int], str, float]:
     """The final size, the resize rule, and the crop's share of the shorter side."""
     edge = _shortest_edge(values)
-    crop = _pair("crop_size", values["crop_size"]) if values.get("do_center_crop") else None
+    crop = pair_of("crop_size", values["crop_size"]) if values.get("do_center_crop") else None
     if edge is None:
-        size = _pair("size", values["size"])
+        size = pair_of("size", values["size"])
         if crop is None:
             return size, "squash", 1.0
         fraction = min(1.0, crop[0] / size[0])
@@ -401,7 +404,7 @@ def whole_patches(size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[i
     return height, width
 
 
-def _pair(name: str, value: Any) -> tuple[int, int]:
+def pair_of(name: str, value: Any) -> tuple[int, int]:
     """224, [224, 224] and {"height": 224, "width": 224} are all (224, 224)."""
     if isinstance(value, dict):
         value = [value.get("height"), value.get("width")]

@@ -253,9 +253,9 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     What transformers cannot do alike is added to the checkpoint's notes.
     """
     checkpoint.check()
-    kind = _kind_of(checkpoint.config)
+    kind = _kind_of(checkpoint.vit.config)
     _check_writable(checkpoint, kind)
-    notes: list[str] = _notes_on_positions(checkpoint.config, kind)
+    notes: list[str] = _notes_on_positions(checkpoint.vit.config, kind)
     described = {
         "preprocessor_config.json": preprocessor_json(checkpoint.preprocessing, notes),
         "config.json": _config_json(checkpoint, kind),
@@ -278,7 +278,7 @@ def _kind_of(config: ViTConfig) -> str:
 
 
 def _check_writable(checkpoint: Checkpoint, kind: str) -> None:
-    config = checkpoint.config
+    config = checkpoint.vit.config
     if config.is_dense:
         raise VitrailError(
             f"task {checkpoint.task!r} cannot be written for transformers: only classifiers and encoders can"
@@ -325,7 +325,7 @@ def _notes_on_positions(config: ViTConfig, kind: str) -> list[str]:
 
 
 def _config_json(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
-    config = checkpoint.config
+    config = checkpoint.vit.config
     values: dict[str, Any] = {
         "architectures": [CLASSES[kind][config.classes > 0]],
         "model_type": kind,
@@ -352,7 +352,7 @@ def _config_json(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
 
 
 def _tensors_to_write(checkpoint: Checkpoint, kind: str) -> dict[str, Tensor]:
-    config = checkpoint.config
+    config = checkpoint.vit.config
     state = _filled_state(checkpoint, kind)
     blocks = {**ATTENTION, **VIT_NORMS, **VIT_MLP}
     if kind.startswith("dinov2"):
@@ -371,7 +371,7 @@ def _tensors_to_write(checkpoint: Checkpoint, kind: str) -> dict[str, Tensor]:
 @torch.no_grad()
 def _filled_state(checkpoint: Checkpoint, kind: str) -> dict[str, Tensor]:
     """Our tensors, and those that transformers always has: positions as a table, biases, layer scale."""
-    config, model = checkpoint.config, checkpoint.model
+    config, model = checkpoint.vit.config, checkpoint.vit
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     like = state["norm.weight"]
     table = like.new_zeros(config.tokens, config.width)

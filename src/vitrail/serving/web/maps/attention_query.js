@@ -1,13 +1,15 @@
 // Whose attention is shown: the token that is queried, by name and by its row in the maps.
 
-import { patchOf, tokenName, tokenOf } from "./tokens.js";
+import { cellOf, patchOf, tokenName, tokenOf } from "./tokens.js";
 
 /**
  * @typedef {Object} AttentionQuery
  * @property {import("./attention_maps.js").Maps} maps
  * @property {number} row of the maps
  * @property {string} name of the token, for people
- * @property {[number, number]|null} patch
+ * @property {[number, number]|null} patch the queried token, on the block's grid
+ * @property {[number, number]} grid of the block
+ * @property {number[]|null} windows tokens with the same number attend to one another; null: all do
  * @property {boolean} findsObject whether it is the query of the chosen object
  * @property {string} layer of which block the maps are
  * @property {boolean} loading the maps of the chosen block are on their way; until then those of the last one are shown
@@ -24,18 +26,22 @@ export function attentionQuery(pane, state, number) {
   if (current) pane.lastBlock = current;
   if (!shown?.maps) return null;
   const layer = `block ${shown.block}`, loading = !current;
-  const { prefix, grid, answer } = pane.header, object = chosenObject(pane, state, number);
+  const { grid, windows } = shown, { prefix, answer } = pane.header, object = chosenObject(pane, state, number);
   if (state.peek === null && object !== null) {
     const { label, query = object } = answer.objects[object], name = `what finds object ${object + 1}, ${label}`;
     const token = answer.objects[object].query === undefined ? -1 : prefix.indexOf(`query ${query}`);
     const objectQuery = { name, patch: null, findsObject: true };
-    if (pane.queries) return { maps: pane.queries, row: query, layer: "the decoder", loading: false, ...objectQuery };
-    if (token >= 0) return { maps: shown.maps, row: token, layer, loading, ...objectQuery };
+    if (pane.queries) return { maps: pane.queries, row: query, grid, windows: null, layer: "the decoder", loading: false, ...objectQuery };
+    if (token >= 0) return { maps: shown.maps, row: token, grid, windows, layer, loading, ...objectQuery };
   }
-  const requested = state.peek ?? state.query, last = `${grid[0] - 1},${grid[1] - 1}`; // of a grid that is smaller
-  const query = tokenOf(requested, prefix, grid) === null ? last : requested;
-  const row = tokenOf(query, prefix, grid) ?? 0, name = tokenName(query, prefix);
-  return { maps: shown.maps, row, name, patch: patchOf(query), findsObject: false, layer, loading };
+  const { patches } = pane, [down, across] = cellOf(grid, patches);
+  const requested = state.peek ?? state.query, last = `${patches[0] - 1},${patches[1] - 1}`; // of a smaller grid
+  const query = tokenOf(requested, prefix, patches) === null ? last : requested, chosen = patchOf(query);
+  /** @type {[number, number]|null} */
+  const patch = chosen && [Math.floor(chosen[0] / down), Math.floor(chosen[1] / across)];
+  const row = tokenOf(patch ? patch.join() : query, prefix, grid) ?? 0;
+  const name = tokenName(query, prefix) + (patch && down * across > 1 ? ` in token ${patch.join()}` : "");
+  return { maps: shown.maps, row, name, patch, grid, windows, findsObject: false, layer, loading };
 }
 
 /**

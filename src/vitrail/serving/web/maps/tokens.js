@@ -23,6 +23,13 @@ export function patchOf(query) {
   return pair ? [Number(pair[1]), Number(pair[2])] : null;
 }
 
+/**
+ * How many patches, down and across, a token of a block holds: 1, or more where patches were merged.
+ * @param {[number, number]} grid of the block @param {[number, number]} patches of the picture
+ * @returns {[number, number]}
+ */
+export const cellOf = (grid, patches) => [Math.ceil(patches[0] / grid[0]), Math.ceil(patches[1] / grid[1])];
+
 /** @param {string} query @param {string[]} prefix */
 export function tokenName(query, prefix) {
   const patch = patchOf(query);

@@ -33,11 +33,11 @@ export function createHeadTiles(node, chosen) {
       builtKey = key;
       title.textContent = `All heads of ${shown[0].query.layer}, ${shown[0].query.name}`;
       shown.forEach(({ pane, query }, i) => {
-        const { grid } = pane.header, { smooth, spread } = state, strength = state.strength / 100;
+        const { grid } = query, { patches } = pane, { smooth, spread } = state, strength = state.strength / 100;
         for (const { head, button, canvas } of tiles[i]) {
           button.setAttribute("aria-pressed", String(state.head === head));
           const heat = { values: query.maps.row(head, query.row).patches, grid, signed: false, spread };
-          draw(canvas, pane.picture, { heat, grid, patch: query.patch, strength, smooth, small: true });
+          draw(canvas, pane.picture, { heat, grid, patches, patch: query.patch, strength, smooth, small: true });
         }
       });
     },

@@ -1,6 +1,7 @@
 // Drawing: the picture in grey, colours over it, and a frame around the queried patch. Once a frame at most.
 
 import { heatPalette, signedPalette } from "../maps/colours.js";
+import { cellOf } from "../maps/tokens.js";
 
 const SIDE = 448; // pixels that a picture's longer side is drawn with, at least
 const SMALL = 112; // and that of a small one
@@ -116,10 +117,11 @@ export function pixelSurface(shape, colourAt) {
  * @param {HTMLCanvasElement} canvas
  * @param {Picture} picture
  * @param {{heat?: Heat|null, layer?: {surface: HTMLCanvasElement, box: number[], grey: boolean}|null,
- *          patch?: [number, number]|null, grid: [number, number], strength: number, smooth: boolean,
- *          small?: boolean}} over
+ *          patch?: [number, number]|null, grid: [number, number], patches: [number, number],
+ *          windows?: number[]|null, strength: number, smooth: boolean, small?: boolean}} over
+ *        patch: on `grid`, whose tokens hold one or several of the `patches`; windows: lines between their numbers
  */
-export function draw(canvas, picture, { heat, layer, patch, grid, strength, smooth, small = false }) {
+export function draw(canvas, picture, { heat, layer, patch, grid, patches, windows, strength, smooth, small = false }) {
   const ground = small ? picture.small : heat || layer?.grey ? picture.grey : picture.colour;
   if (canvas.width !== ground.width || canvas.height !== ground.height) {
     canvas.width = ground.width;
@@ -136,9 +138,32 @@ export function draw(canvas, picture, { heat, layer, patch, grid, strength, smoo
   }
   if (heat) {
     context.imageSmoothingEnabled = smooth;
-    context.drawImage(heatSurface(heat, strength), 0, 0, width, height);
+    context.drawImage(heatSurface(heat, strength), 0, 0, ...reach(heat.grid, patches, width, height));
   }
-  if (patch) frame(context, patch, grid, width, height, small ? 1 : 2);
+  const [across, down] = reach(grid, patches, width, height);
+  if (windows) windowLines(context, windows, grid, across, down);
+  if (patch) frame(context, patch, grid, across, down, small ? 1 : 2);
+}
+
+/** Width and height that a grid covers: more than the picture where its last tokens hold less than the others. */
+function reach(grid, patches, width, height) {
+  const [down, across] = cellOf(grid, patches);
+  return [(width * grid[1] * across) / patches[1], (height * grid[0] * down) / patches[0]];
+}
+
+/** A line wherever two neighbours cannot attend to one another. */
+function windowLines(context, windows, [rows, columns], width, height) {
+  const across = width / columns, down = height / rows;
+  context.fillStyle = "#fff";
+  for (let i = 0; i < windows.length; i++) {
+    const row = Math.floor(i / columns), column = i % columns;
+    if (column + 1 < columns && windows[i + 1] !== windows[i]) {
+      context.fillRect(Math.round((column + 1) * across) - 1, row * down, 2, down + 1);
+    }
+    if (row + 1 < rows && windows[i + columns] !== windows[i]) {
+      context.fillRect(column * across, Math.round((row + 1) * down) - 1, across + 1, 2);
+    }
+  }
 }
 
 /** White inside black: seen on every ground. */

@@ -24,7 +24,7 @@ export class Pane {
     this.header = null;
     /** @type {Picture|null} */
     this.picture = null;
-    /** @type {Map<number, {block: number, maps: Maps|null}>} by block */
+    /** @type {Map<number, {block: number, maps: Maps|null, grid: [number, number], windows: number[]|null}>} by block */
     this.blocks = new Map();
     /** @type {Maps|null} what the queries of a decoder attend to; it has blocks of its own, of which this is the last */
     this.queries = null;
@@ -67,6 +67,11 @@ export class Pane {
     this.changed();
   }
 
+  /** The grid of the picture's patches; a block may have merged some. @returns {[number, number]} */
+  get patches() {
+    return this.header.patches ?? this.header.grid;
+  }
+
   /** The maps of a block: at once where they are known, else null, and they are asked for. @param {number} block */
   block(block) {
     const loaded = this.blocks.get(block);
@@ -86,10 +91,10 @@ export class Pane {
 
   /** @param {any} header @param {Object<string, import("../maps/attention_maps.js").Part>} parts */
   storeMaps(header, parts) {
-    const { grid, prefix } = this.header;
+    const { prefix } = this.header, { grid = this.header.grid, windows = null } = header; // each stage has its own
     const maps = parts.maps ? new Maps(parts, "maps", prefix.length, grid) : null;
     if (parts.queries) this.queries = new Maps(parts, "queries", prefix.length, grid);
-    this.blocks.set(header.block, { block: header.block, maps });
+    this.blocks.set(header.block, { block: header.block, maps, grid, windows });
   }
 
   /** An explanation's map, or null while it is on its way. @param {string} method @param {string|null} label */
@@ -128,7 +133,7 @@ export class Pane {
    * @param {import("../state.js").Model} model @param {[number, number]} patch
    */
   layerValue(model, [row, column]) {
-    const part = this.layerPart(model), { grid, answer, mask_box: box = [0, 0, 1, 1] } = this.header;
+    const part = this.layerPart(model), grid = this.patches, { answer, mask_box: box = [0, 0, 1, 1] } = this.header;
     const [left, top, right, bottom] = box, [height, width] = part.shape;
     const y = Math.floor(((row + 0.5) / grid[0] - top) / (bottom - top) * height);
     const x = Math.floor(((column + 0.5) / grid[1] - left) / (right - left) * width);

@@ -36,16 +36,18 @@ function attentionOverlay(pane, state, number) {
   const object = chosenObject(pane, state, number), query = attentionQuery(pane, state, number);
   const none = pane.busy ? "Asking for the maps …" : "There are no maps of this block.";
   if (!query) return { object, loading: pane.busy, words: none };
-  const { maps, name, patch, layer, loading } = query;
+  const { maps, name, patch, grid, windows, layer, loading } = query;
+  const even = windows && patch ? windows.filter((own) => own === windows[query.row]).length : maps.tokens;
   const head = state.head < maps.heads ? state.head : "mean"; // a decoder may have fewer heads
   const row = maps.row(head, query.row), headName = head === "mean" ? "mean of the heads" : `head ${head}`;
   const unknown = object !== null && state.peek === null && !query.findsObject;
   return {
-    object, row, loading, patch,
-    heat: { values: row.patches, grid: pane.header.grid, signed: false, spread: state.spread },
+    object, row, loading, patch, grid, windows,
+    heat: { values: row.patches, grid, signed: false, spread: state.spread },
     words: `${unknown ? `Which query found object ${object + 1} is not told. ` : ""}` +
       `${name[0].toUpperCase()}${name.slice(1)}, ${layer}, ${headName}: the brightest patch gets ` +
-      `${percent(row.most)}, ${(row.most * maps.tokens).toFixed(1)} times an even share.`,
+      `${percent(row.most)}, ${(row.most * even).toFixed(1)} times an even share` +
+      `${windows && patch ? ` among the ${even} of its window` : ""}.`,
   };
 }
 
@@ -115,7 +117,7 @@ export function createPaneView(pane, number, actions) {
       const shown = overlay(pane, state, number, model);
       const { object, row = null, words, loading = false, scale: ends = null, ...over } = shown;
       const { strength, smooth } = state;
-      stage.update({ ...over, grid: pane.header.grid, strength: strength / 100, smooth }, object, model);
+      stage.update({ grid: pane.patches, ...over, patches: pane.patches, strength: strength / 100, smooth }, object, model);
       stage.node.classList.toggle("busy", Boolean(loading) || pane.busy);
       said.textContent = words;
       scale.replaceChildren(...(ends ? [colourRamp(ends)] : []));

@@ -3,7 +3,7 @@
 import { draw } from "./canvas.js";
 import { objectColour } from "./answer_list.js";
 import { el } from "../dom.js";
-import { patchOf } from "../maps/tokens.js";
+import { cellOf, patchOf } from "../maps/tokens.js";
 import { probability } from "../format.js";
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -21,7 +21,7 @@ export function createStage(pane, actions) {
   }, canvas, boxes);
 
   const patchAt = (/** @type {PointerEvent|MouseEvent} */ event) => {
-    const box = node.getBoundingClientRect(), [rows, columns] = pane().header.grid;
+    const box = node.getBoundingClientRect(), [rows, columns] = pane().patches;
     const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
     const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
     return `${clamp(row, rows)},${clamp(column, columns)}`;
@@ -35,12 +35,13 @@ export function createStage(pane, actions) {
   });
   node.addEventListener("keydown", (event) => {
     if (!pane().header || event.target !== node || event.ctrlKey || event.metaKey || event.altKey) return;
-    const step = STEPS[event.key], [rows, columns] = pane().header.grid;
+    const step = STEPS[event.key], { patches } = pane(), [rows, columns] = patches;
+    const [down, across] = cellOf(pane().lastBlock?.grid ?? patches, patches); // from token to token
     if (event.key === "Escape") actions.home();
     if (!step) return;
     event.preventDefault();
     const from = patchOf(actions.query()), middle = [Math.floor(rows / 2), Math.floor(columns / 2)];
-    const [row, column] = from ? [from[0] + step[0], from[1] + step[1]] : middle;
+    const [row, column] = from ? [from[0] + step[0] * down, from[1] + step[1] * across] : middle;
     actions.pin(`${clamp(row, rows)},${clamp(column, columns)}`);
   });
 

@@ -1,0 +1,1 @@
+"""Swin: attention inside windows that shift from block to block, patches merged from stage to stage."""

@@ -1,0 +1,1 @@
+"""Swin of each library that publishes it: names, config, preprocessing, in and out."""
