@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitrail
+from tests.training.optim.test_optimizers import groups
 from tests.training.running import begin, kill, wait_for, write_pictures
 from tests.training.running import vitrail as command
 from tests.training.test_agreement import write_spots
@@ -20,7 +21,7 @@ from vitrail.tasks.registry import task_names
 from vitrail.training.checkpointing import Checkpoints
 from vitrail.training.optim.lora import add_low_rank, merge_low_rank
 from vitrail.training.optim.muon import Muon
-from vitrail.training.optim.optimizers import Rates, layer_scale, optimizers
+from vitrail.training.optim.optimizers import Rates, layer_scale
 from vitrail.training.settings import Settings
 from vitrail.training.stages.finish_run import Finished
 from vitrail.weights.load import load
@@ -168,16 +169,6 @@ def test_two_processes_train_what_one_does(tmp_path: Path, shard: tuple[str, ...
 
 
 # ---- parameters by name
-
-
-def groups(network: torch.nn.Module, rates: Rates) -> dict[str, tuple[type, dict]]:
-    names = {id(parameter): name for name, parameter in network.named_parameters()}
-    return {
-        names[id(parameter)]: (type(optimizer), group)
-        for optimizer in optimizers(network, rates)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
 
 
 @pytest.mark.parametrize("name", ["swin-mu", "swinv2-mu"])
