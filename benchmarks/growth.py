@@ -107,7 +107,7 @@ def write_page(rows: Sequence[dict[str, Any]]) -> None:
         "`python benchmarks/growth.py`: one image, forward only, float32, fresh weights, a new process for each cell.",
         "Memory is the peak above what the process held with the network built. The networks have 22 and 28 million",
         "parameters. An empty cell was not measured. Fused attention never holds its map, so a plain ViT's memory is",
-        "O(N), too; its time is not. Swin cuts 4 px patches, 16 times as many, so it holds more and still overtakes in time.",
+        "O(N), too; its time is not. Swin cuts 4 px patches, 16 times as many: it holds more, and overtakes in time.",
         "",
         *table(rows),
         "",
