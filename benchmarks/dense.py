@@ -64,7 +64,9 @@ def segment(given: argparse.Namespace) -> None:
 
 def segment_large(given: argparse.Namespace) -> None:
     """The default model at a larger size: what windows cost and bring against full attention, and against today's."""
-    usual = _last_model(given.work, "camvid")
+    run = _last_run(given.work, "camvid")
+    chosen = tomllib.loads((run / "settings.toml").read_text(encoding="utf-8"))
+    usual = {"image_width": chosen["model"]["image_size"], **chosen["model"]}
     height, width = (given.times * usual[name] for name in ("image_size", "image_width"))
     settings = given.work / "camvid-large.toml"
     values = f"image_size = {height}\nimage_width = {width}\npatch_size = {usual['patch_size']}"
@@ -77,19 +79,20 @@ def segment_large(given: argparse.Namespace) -> None:
     how = (
         f"`vitrail train --minutes {given.minutes:g}` at {width} x {height} px, {given.times} times the side that the "
         f"default chose in its run, {attention}; measured on the test part. Peak memory "
-        f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6:.2f} GB."
+        f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6:.2f} GB. The default's run, "
+        f"{chosen['train']['minutes']:g} min at {usual['image_width']} x {usual['image_size']} px: mIoU "
+        f"{json.loads((run / 'results.json').read_text(encoding='utf-8'))['metrics']['mIoU']:.3f}."
     )
     title = f"Segmentation: CamVid at {given.times} times the side, {attention}"
     write_vitrail(given, trained, title, "mIoU", how=how)
 
 
-def _last_model(work: Path, name: str) -> Mapping[str, Any]:
-    """[model] of the settings that the last run of this name has chosen."""
-    runs = sorted((work / "runs").glob(f"{name}-*/settings.toml"))
+def _last_run(work: Path, name: str) -> Path:
+    """The folder of the last run of this name that was measured."""
+    runs = sorted((work / "runs").glob(f"{name}-*/results.json"))
     if not runs:
         raise SystemExit(f"there is no run {name}-* in {work / 'runs'}: python benchmarks/dense.py segment comes first")
-    model = tomllib.loads(runs[-1].read_text(encoding="utf-8"))["model"]
-    return {"image_width": model["image_size"], **model}
+    return runs[-1].parent
 
 
 def detect_peer(given: argparse.Namespace) -> None:

@@ -57,7 +57,7 @@ def row(peer: Peer) -> str:
         built = peer.build("published", Path(folder))
         answer, block = largest_differences(built, built.sizes)
     sizes = ", ".join(f"{height}x{width}" if height != width else str(height) for height, width in built.sizes)
-    return f"| {peer.family} | {peer.library}'s `{peer.name}` | {sizes} | {answer:.1e} | {block:.1e} |"
+    return f"| {peer.family} | {peer.library}: `{peer.name}` | {sizes} | {answer:.1e} | {block:.1e} |"
 
 
 def largest_differences(built: Built, sizes: Sequence[Size], batch: int = 1) -> tuple[float, float]:

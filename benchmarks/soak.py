@@ -4,10 +4,11 @@
     python benchmarks/soak.py --minutes 3 --model mu/16  to see that it works
     python benchmarks/soak.py --minutes 3 --out FILE     write the page elsewhere
 
-Honest clients ask one request after the other, so that the server always has as much to do as it can. First they are
-alone (the quiet server), then hostile clients come, 5 % of all requests of each kind in hostile_clients.py, then they
-are alone again. Every honest image has an answer that is known beforehand, from `vitrail.Predictor` in another process,
-and that no other image has. At the end SIGTERM comes while hostile clients are still there.
+Honest clients ask one request after the other, so that the server always has as much to do as it can. After a time to
+warm up they are alone (the quiet server), then hostile clients come, 5 % of all requests of each kind in
+hostile_clients.py, then they are alone again. Every honest image has an answer that is known beforehand, from
+`vitrail.Predictor` in another process, and that no other image has. At the end SIGTERM comes while hostile clients are
+still there.
 
 What must hold: no honest request is lost or answered with another's answer; 99 % of honest answers come within twice
 the time of the quiet server; the server's memory in the last ten minutes is within 2 % of the first ten; it ends within
@@ -266,7 +267,7 @@ def soak(folder: Path, options: argparse.Namespace) -> Soak:
     bodies, server = [body_of(image) for image in images], Server(model, stderr=subprocess.PIPE)
     quiet, soaked = Honest(), Honest()
     quiet_seconds = min(300.0, 10 * options.minutes)  # of up to an hour: before, and again after
-    honest_phase(server.port, options.clients, bodies, answers, Honest(), min(10.0, quiet_seconds))  # warm
+    warm_up(server.port, options.clients, bodies, answers, images, quiet_seconds)
     honest_phase(server.port, options.clients, bodies, answers, quiet, quiet_seconds)
     memory, hostile = Memory(server.process.pid), Hostile(server.port, images, soaked)
     honest_phase(server.port, options.clients, bodies, answers, soaked, 60 * options.minutes)
@@ -276,6 +277,17 @@ def soak(folder: Path, options: argparse.Namespace) -> Soak:
     honest_phase(server.port, options.clients, bodies, answers, quiet, quiet_seconds)
     result = Soak(quiet, soaked, hostile, memory, answers.apart())
     return stopped(server, result, images)
+
+
+def warm_up(
+    port: int, clients: int, bodies: list[bytes], answers: Answers, images: list[bytes], seconds: float
+) -> None:
+    """All clients for a while: what a server sets up once is no growth."""
+    seen = Honest()
+    hostile = Hostile(port, images, seen)
+    honest_phase(port, clients, bodies, answers, seen, seconds)
+    hostile.stop()
+    hostile.wait()
 
 
 def stopped(server: Server, result: Soak, images: list[bytes]) -> Soak:

@@ -39,6 +39,7 @@ class InProcess:
         self.loop = asyncio.new_event_loop()
         self.runner = JobRunner(ServedModel(tiny(), "model.safetensors", limits, device="cpu"), limits, workers=1)
         self.app: SecurityMiddleware = create_app(self.runner, AccessPolicy())
+        assert self._config.loaded  # which also ends the log lines about damaged bodies
         self.loop.run_until_complete(self.runner.warm_up())
         atexit.register(self.runner.close)
 
@@ -69,8 +70,7 @@ class InProcess:
         import h11
 
         transport = Wire()
-        protocol = self._protocol_class(config := self._config, self._state, {}, asyncio.get_running_loop())
-        assert config.loaded
+        protocol = self._protocol_class(self._config, self._state, {}, asyncio.get_running_loop())
         protocol.connection_made(transport)
         for part in data.split(MARK):
             if part and not transport.closing:

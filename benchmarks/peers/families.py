@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 Size = tuple[int, int]
@@ -178,9 +180,9 @@ def logits(output: Any) -> Tensor:
     return output.logits
 
 
-def cls(output: Any) -> Tensor:
-    """[CLS] after the final norm."""
-    return output.last_hidden_state[:, 0]
+def embedded(output: Any) -> Tensor:
+    """CLIP's projected vector."""
+    return output.image_embeds
 
 
 SIZE_B = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
@@ -190,6 +192,9 @@ ANY_SIZE = {"interpolate_pos_encoding": True}
 
 DINOV3 = {**SIZE_S, "patch_size": 16, "image_size": 224, "num_register_tokens": 4, "layerscale_value": 1.0}
 DINOV3_PLUS = {**DINOV3, "use_gated_mlp": True, "hidden_act": "silu"}
+VIT = {**SIZE_B, "patch_size": 16, "image_size": 224, "num_labels": 10}
+DINOV2 = {**SIZE_S, "patch_size": 14, "image_size": 518, "num_labels": 10}
+CLIP = {"patch_size": 16, "image_size": 224, "projection_dim": 512}
 TIPS = {**SIZE_B, "patch_size": 14, "image_size": 448}
 TIPS_GATED = {**TIPS, "use_swiglu_ffn": True}
 IJEPA = {**SIZE_B, "patch_size": 16, "image_size": 224, "layer_norm_eps": 1e-6, "num_labels": 10}
@@ -293,6 +298,39 @@ def evas_own(state: Mapping[str, Tensor]) -> dict[str, Any]:
     return {"model": theirs}
 
 
+def google_file(size: str, folder: Path) -> Built:
+    """A ViT as an .npz of Google's; another image size goes by Google's own rule, which timm has not."""
+    import timm
+
+    from benchmarks.peers.google_arrays import arrays_of
+
+    built = Timm("vit_base_patch16_224", 16, 224, {"num_classes": 10, "act_layer": "gelu_tanh"}).build(size, folder)
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    np.savez(folder / "vit.npz", **arrays_of(model))
+    return built._replace(path=folder / "vit.npz", sizes=built.sizes[:1])
+
+
+def torchvision_file(size: str, folder: Path) -> Built:
+    """torchvision's vit_b_16, which takes images of one size."""
+    from torchvision.models import VisionTransformer
+
+    width, heads, depth, side = {"small": (48, 3, 3, 64), "wide": (768, 12, 2, 64)}.get(size, (768, 12, 12, 224))
+    model = randomise_all(VisionTransformer(side, 16, depth, heads, width, 4 * width, num_classes=10))
+    torch.save(model.state_dict(), folder / "vit_b_16.pth")
+    blocks = list(model.encoder.layers)
+    settings = {"heads": heads}
+    path = folder / "vit_b_16.pth"
+    return Built(path, lambda images: outputs_of(model, blocks, images), [(side, side)], settings)
+
+
+def dino_of_meta(size: str, folder: Path) -> Built:
+    """DINO's .pth has timm's names; another image size goes by Meta's own rule, which timm has not."""
+    built = Timm("vit_small_patch16_224", 16, 224, {"num_classes": 0}).build(size, folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "dino_deitsmall16_pretrain.pth")
+    settings = {"heads": 3 if size == "small" else 6}
+    return built._replace(path=folder / "dino_deitsmall16_pretrain.pth", sizes=built.sizes[:1], settings=settings)
+
+
 META_NAMES = (  # the beginning or end of a name in transformers' DINOv3, and Meta's
     ("embeddings.patch_embeddings.", "patch_embed.proj."),
     ("embeddings.register_tokens", "storage_tokens"),
@@ -338,6 +376,17 @@ PE_FILE = renamed_timm("vit_pe_core_base_patch16_224", 16, 224, "PE-Core.pt", me
 
 PEERS: tuple[Peer, ...] = (
     timm_peer("ViT", "vit_base_patch16_224", 16, 224),
+    peer("ViT", "ViTForImageClassification", {**VIT, "layer_norm_eps": 1e-12}, logits, options=ANY_SIZE),
+    Peer("ViT", "torchvision", "vit_b_16", torchvision_file),
+    Peer("ViT", "Google", ".npz, vit_base_patch16_224", google_file),
+    timm_peer("DeiT", "deit_base_distilled_patch16_224", 16, 224),
+    peer("DeiT", "DeiTForImageClassificationWithTeacher", VIT, logits, options=ANY_SIZE),
+    Peer("DINO", "Meta", ".pth, vit_small_patch16_224", dino_of_meta),
+    timm_peer("DINOv2", "vit_small_patch14_dinov2", 14, 518),
+    peer("DINOv2", "Dinov2ForImageClassification", DINOV2, logits),
+    peer("DINOv2 with registers", "Dinov2WithRegistersForImageClassification", DINOV2, logits),
+    timm_peer("CLIP", "vit_base_patch16_clip_224", 16, 224, num_classes=512),
+    peer("CLIP", "CLIPVisionModelWithProjection", {**SIZE_B, **CLIP}, embedded, options=ANY_SIZE),
     timm_peer("ViT with registers", "vit_medium_patch16_reg4_gap_256", 16, 256),
     peer("DINOv3", "DINOv3ViTModel", DINOV3, pooled),
     Peer("DINOv3", "transformers", "DINOv3ViTModel, gated", Transformers("DINOv3ViTModel", DINOV3_PLUS, pooled).build),

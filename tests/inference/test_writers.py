@@ -37,7 +37,7 @@ def test_json_is_a_list_that_reads_back(tmp_path: Path) -> None:
         assert not (tmp_path / "out.json").exists()
     rows = json.loads((tmp_path / "out.json").read_text("utf-8"))
     assert [row["image"] for row in rows] == [*NAMES, "b.jpg"]
-    assert rows[0] == {"image": "plain.jpg", **(predictions()[0].answer or {})}
+    assert rows[0] == {"image": "plain.jpg", **(predictions()[0].answer or {}), "precision": "float32"}
     assert rows[-1] == {"image": "b.jpg", "error": "b.jpg is empty (0 bytes)"}
     assert "猫" in (tmp_path / "out.json").read_text("utf-8")
 

@@ -106,6 +106,16 @@ def test_the_report_does_not_grow_with_slow_evaluations():
     assert timing.scaled(1.0, evaluation=0.2).ending == pytest.approx(4.2)
 
 
+def test_the_end_does_not_grow_with_what_saving_takes():
+    """Of 9 images an evaluation is mostly saving; the last measure, of 800 images, is as slow as the 9 were."""
+    timing = StepTiming(
+        few_tokens=0.2, all_tokens=0.2, evaluation=0.045, ending=12.0, report=4.0, final_slower=2.0, image=0.005
+    )
+    late = timing.scaled(1.0, evaluation=0.15, image=0.006)
+    assert late.evaluation == 0.15 and late.ending == pytest.approx(4 + 1.2 * 8) and late.image == pytest.approx(0.006)
+    assert timing.scaled(3.0).ending == 12.0
+
+
 class Machine:
     """A clock that steps and evaluations move on; `slower(seconds)` is how many times as long as planned they take."""
 
@@ -204,7 +214,8 @@ TIMED = plan(deadline=100.0, timing=PACE, quick_images=50)
         (("lengths", 0, "steps"), 0), (("lengths", 0, "steps"), "100"), (("lengths", 0, "steps"), 1.5),
         (("lengths", 0, "steps"), True), (("lengths", 0, "begins"), 3), (("lengths", 0, "evaluations"), 0),
         (("lengths", 0, "warmup"), None), (("lengths", 0, "more"), 1), (("pace",), 3), (("pace",), None),
-        (("pace", "all_tokens"), 0), (("pace", "few_tokens"), "fast"), (("pace", "evaluation"), float("nan")),
+        (("pace", "all_tokens"), 0), (("pace", "few_tokens"), "fast"), (("pace", "image"), -1.0),
+        (("pace", "evaluation"), float("nan")),
         (("deadline",), float("inf")), (("deadline",), "soon"), (("reasons",), 3), (("reasons",), [3]),
         (("command",), None), (("data",), 3), (("quick_images",), "many"), (("quick_images",), -3), (("new",), 1),
         ((), []), ((), None),

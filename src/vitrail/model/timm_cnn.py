@@ -72,8 +72,9 @@ def feature_maps(architecture: str) -> dict[int, FeatureMap]:
     try:
         with torch.device("meta"):
             info = timm().create_model(architecture, features_only=True).feature_info
-    except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
-        raise VitrailError(f"timm's {architecture} gives no feature maps: {str(error).splitlines()[0]}") from None
+    except (RuntimeError, AttributeError, TypeError, ValueError, KeyError, AssertionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise VitrailError(f"timm's {architecture} gives no feature maps: {reason}") from None
     return {
         stride: FeatureMap(info.out_indices[place], channels)
         for place, (stride, channels) in enumerate(zip(info.reduction(), info.channels(), strict=True))

@@ -103,7 +103,7 @@ def run_steps(
             report_step(run, trainer, plan, state, loss, timer)
             evaluated = plan.is_evaluated(state.step)
             if evaluated:
-                evaluate(run, trainer, images, state)
+                timer.images_evaluated(evaluate(run, trainer, images, state), len(images.validation_indices))
             overdue = time.monotonic() - saved_at > 60 * trainer.recipe.save_minutes
             if stop or evaluated or run.processes.agree(overdue):
                 save_state(run, trainer, state)
@@ -119,16 +119,19 @@ def run_steps(
     return plan
 
 
-def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainState) -> None:
+def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainState) -> float:
     """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best with the
-    batch norm statistics that it was measured with; the last where the images are too few to tell the best."""
+    batch norm statistics that it was measured with; the last where the images are too few to tell the best. Returns the
+    seconds that the images took."""
     task = trainer.task
     averaged = trainer.ema.applied(trainer.model) if trainer.ema is not None else nullcontext()
     with averaged, recomputed_statistics(trainer):
+        began = time.perf_counter()
         try:
             metrics = quick_metrics(images, trainer.network, run.processes)
         except NotFinite:
             raise diverged("the model's outputs were no longer finite", trainer, state) from None
+        seconds = time.perf_counter() - began
         score, loss = metrics[task.main_metric], metrics["loss"]
         lower = loss < (1 - SAME_LOSS) * state.best_loss
         is_best = state.best is None or score > state.best or (score == state.best and lower)
@@ -136,14 +139,16 @@ def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainSta
             state.best, state.best_loss, state.since_best = score, loss, 0
         else:
             state.since_best += 1
-        if is_best or not images.can_choose_best:
+        is_kept = is_best or not images.can_choose_best
+        if is_kept:
             state.best_step = state.step
             save_best(run, trainer, state)
     row = progress_row(trainer, state)
     run.progress.best = task.show(task.main_metric, state.best or 0.0)
-    run.progress.record({**row, "validation": metrics, "best": is_best})
+    run.progress.record({**row, "validation": metrics, "best": is_best, "kept": is_kept})
     text = ", ".join(f"{name} {task.show(name, value)}" for name, value in metrics.items())
     run.progress.say(f"epoch {row['epoch']:g}: {text}{' (best)' if is_best else ''}")
+    return seconds
 
 
 def is_out_of_patience(recipe: Recipe, state: TrainState) -> bool:
@@ -240,10 +245,15 @@ class StepTimer:
         self._count = 0
         self._steps: deque[tuple[float, bool]] = deque(maxlen=64)  # seconds, and whether it saw a part of the tokens
         self._evaluations: deque[float] = deque(maxlen=3)
+        self._images: deque[float] = deque(maxlen=3)  # seconds of one image in each of these
 
     def step_done(self, few_tokens: bool) -> None:
         self._count += 1
         self._steps.append((self._since_last(), few_tokens))
+
+    def images_evaluated(self, seconds: float, images: int) -> None:
+        """What the images of an evaluation took, which `evaluation_done` ends."""
+        self._images.append(seconds / images)
 
     def evaluation_done(self) -> None:
         """An evaluation, and the state saved after it, do not count as a part of a step."""
@@ -264,7 +274,8 @@ class StepTimer:
         expected = sum(planned.few_tokens if few else planned.all_tokens for _, few in warm)
         slower = sum(seconds for seconds, _ in warm) / expected if len(warm) >= FEWEST_STEPS else 1.0
         evaluation = statistics.median(self._evaluations) if self._evaluations else None
-        return planned.scaled(slower, evaluation)
+        image = statistics.median(self._images) if self._images else None
+        return planned.scaled(slower, evaluation, image)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,24 +66,28 @@ class StepTiming:
     ending: float = 0.0  # the last, complete measure, and the report
     report: float = 0.0  # of that, what does not depend on the number of images
     final_slower: float = 1.0  # times as long for an image in the last measure, which is in float32
+    image: float = 0.0  # of an evaluation: one image, without saving; 0 in plans of earlier runs
 
     def evaluations(self, seconds: float) -> int:
         """How many fit well into so much time."""
         return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9))))
 
-    def scaled(self, slower: float, evaluation: float | None = None) -> StepTiming:
-        """With steps that take so many times as long, and an evaluation that takes so long (None: as it was). The last
-        measure is as slow as an evaluation. Slow steps alone say nothing of it: a run was once given up after three
-        cold ones, because its end seemed to need all of the time."""
+    def scaled(self, slower: float, evaluation: float | None = None, image: float | None = None) -> StepTiming:
+        """With steps that take so many times as long, and an evaluation and an image of it that take so long (None: as
+        it was). The last measure is as slow as an evaluation's images. Slow steps alone say nothing of it: a run was
+        once given up after three cold ones, because its end seemed to need all of the time. Nor does the time of a
+        whole evaluation: of 9 images it was mostly saving, and 20 of 120 seconds were kept for nothing."""
         evaluation = self.evaluation if evaluation is None else evaluation
         longer = evaluation / self.evaluation if self.evaluation else 1.0
-        return StepTiming(
+        if self.image:
+            longer = 1.0 if image is None else image / self.image
+        return replace(
+            self,
             few_tokens=slower * self.few_tokens,
             all_tokens=slower * self.all_tokens,
             evaluation=evaluation,
             ending=self.report + longer * (self.ending - self.report),
-            report=self.report,
-            final_slower=self.final_slower,
+            image=longer * self.image,
         )
 
 
@@ -140,7 +144,7 @@ class Plan:
 
     def corrected(self, done: int, seconds: float, timing: StepTiming, keep_until: float, warmup: float) -> Plan:
         """With the length that fills what is left of the time, when steps and evaluations take as long as `timing`."""
-        plan = dataclasses.replace(self, timing=timing)
+        plan = replace(self, timing=timing)
         length = self.at(done - 1)
         left, before = plan.loop_seconds - seconds, length.steps - done
         evaluated = length.evaluations_by(done)
@@ -151,14 +155,14 @@ class Plan:
         )
         if left > SLACK:
             remaining = min(max(remaining, int(before / LARGEST_CHANGE)), int(before * LARGEST_CHANGE))
-        corrected = dataclasses.replace(
+        corrected = replace(
             length_of(done + max(1, remaining), keep_until, warmup, length.evaluations),
             begins=done,
             seconds=seconds,
             evaluated=evaluated,
             evaluated_at=self.last_evaluation(done),
         )
-        return dataclasses.replace(plan, lengths=(*self.lengths, corrected))
+        return replace(plan, lengths=(*self.lengths, corrected))
 
     def write(self, path: Path) -> None:
         values = dataclasses.asdict(self)

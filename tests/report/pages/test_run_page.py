@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrail.findings import Example, Finding
 from vitrail.report.pages.run_page import RunRecord, page
-from vitrail.report.sections.curves import best_of, thinned
+from vitrail.report.sections.curves import kept_of, thinned
 from vitrail.tasks.registry import task_for
 from vitrail.tasks.shared.labels.confusion import confusion_table
 from vitrail.tasks.shared.labels.reliability import wilson
@@ -385,8 +385,10 @@ def test_a_long_curve_is_thinned_to_means() -> None:
 
 def test_the_kept_validation_is_the_last_best() -> None:
     rows = history("accuracy", 4)
-    kept = best_of(rows)
-    assert kept is not None and kept["step"] == 20 and best_of([]) is None
+    kept = kept_of(rows)
+    assert kept is not None and kept["step"] == 20 and kept_of([]) is None
+    few = [{**row, "kept": True} for row in rows]  # few images: the last weights, whatever they scored
+    assert (last := kept_of(few)) is not None and last["step"] == rows[-1]["step"]
 
 
 def test_wilson() -> None:

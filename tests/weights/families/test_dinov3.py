@@ -115,7 +115,7 @@ def test_back_to_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
         ({"mlp_norm": True}, "mlp_norm True cannot be written"),
         ({"classes": 3}, "classes 3 cannot be written for transformers"),
         ({"pool": "mean"}, "pool 'mean' cannot be written"),
-        ({"positions": "learned", "rotary": True}, "positions 'learned' cannot be written"),
+        ({"positions": "learned", "rotary_too": True}, "positions 'learned' cannot be written"),
     ],
     ids=str,
 )

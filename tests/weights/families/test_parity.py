@@ -5,6 +5,8 @@ benchmarks/parity.py measures the same at the published width and depth.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,14 +14,17 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
+from timm.models._registry import _module_to_models
 from timm.models.eva import checkpoint_filter_fn
 from transformers import AutoModel, AutoModelForImageClassification
 
 import vitrail
 from benchmarks.parity import largest_differences
 from benchmarks.peers.families import EVA_FILE, PE_FILE, PEERS, Peer, timm_peer
+from vitrail.errors import VitrailError
+from vitrail.weights.families import recognise
 from vitrail.weights.preprocessing import IMAGENET
-from vitrail.weights.source import read
+from vitrail.weights.source import Source, read
 
 OUTPUTS, HIDDEN = 1e-4, 1e-3  # largest differences allowed, float32
 ONE_OF_EACH = list({peer.family: peer for peer in reversed(PEERS)}.values())
@@ -121,7 +126,39 @@ def test_timms_names_without_its_config(name: str, tmp_path: Path) -> None:
     with_config = vitrail.load(peer.build("small", tmp_path).path)
     (tmp_path / "config.json").unlink()
     without = vitrail.load(tmp_path, heads=3)
-    assert without.config.rotary and without.config.pool == with_config.config.pool
+    assert without.config.rotary_too and without.config.pool == with_config.config.pool
     assert without.preprocessing.mean == with_config.preprocessing.mean
     native = with_config.config.replace(rotary_grid=without.config.rotary_grid)  # of PE the file does not tell it
     assert without.config == native
+
+
+# ---- every architecture of timm's Eva and Beit, by shapes alone
+
+REFUSED = r"eva02\w*_clip_|_rope_(mixed_|ape_)*224|pe_core_gigantic"  # a norm in attention, other RoPE, two MLP widths
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    sorted(name for name in _module_to_models["eva"] | _module_to_models["beit"] if "sapiens2" not in name),
+)
+def test_every_architecture_is_read_or_refused(architecture: str) -> None:
+    with torch.device("meta"):
+        theirs = timm.create_model(architecture, depth=1)
+    stored = {"architecture": architecture, "global_pool": theirs.global_pool, "pretrained_cfg": theirs.pretrained_cfg}
+    source = Source(architecture, "model.safetensors", theirs.state_dict(), config=json.loads(json.dumps(stored)))
+    if re.search(REFUSED, architecture):
+        with pytest.raises(VitrailError):
+            recognise(source).convert(source, {})
+        return
+    foreign = recognise(source).convert(source, {})
+    config, block, rope = foreign.config, theirs.blocks[0], getattr(theirs, "rope", None)
+    assert (config.heads, config.norm_eps) == (block.attn.num_heads, block.norm1.eps)
+    assert config.is_rotary == (rope is not None) and config.relative_bias == architecture.startswith("beit")
+    if rope is not None:
+        assert config.rotary_base == rope.temperature and config.rotary_start == rope.grid_offset
+        assert config.rotary_grid == getattr(rope, "ref_feat_shape", None)
+    if (pool := getattr(theirs, "attn_pool", None)) is not None:
+        assert (config.pool, config.pool_heads) == ("attention", pool.num_heads)
+    published = theirs.pretrained_cfg
+    assert foreign.preprocessing.mean == tuple(published["mean"])
+    assert foreign.preprocessing.size == tuple(published["input_size"][1:])

@@ -166,7 +166,7 @@ def _positions(model: ViT, x: Tensor, rope: Tensor | None, grid: Grid, number: i
         "sincos2d": "A fixed vector is added: half of it tells the row, half the column.",
         "rotary": "Nothing is added: inside attention, queries and keys are turned by angles of their row and column.",
     }
-    turned = " Inside attention, queries and keys are turned too." if model.config.rotary else ""
+    turned = " Inside attention, queries and keys are turned too." if model.config.rotary_too else ""
     figures = [
         matrix("how alike this patch's position is to all others", own),
         Figure("the same for positions all over the grid", sampled(likeness, grid).float().cpu().numpy(), "signed"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitrail.inference.output.writers import FLOAT32
 from vitrail.tasks.registry import task_for
 from vitrail.tasks.shared.metric_words import over_groups
 from vitrail.tasks.task import Task
@@ -35,7 +34,7 @@ def to_text(result: Mapping[str, Any]) -> str:
 def _headline(result: Mapping[str, Any], task: Task) -> str:
     main = result["main_metric"]
     lines = [f"{shown(result['model'])} on {counted(result['images'], 'image')} of {result['data']}{_part(result)}"]
-    if result.get("precision", FLOAT32) != FLOAT32:
+    if "precision" in result:
         lines.append(f"  computed in {result['precision']}")
     lines += [f"  {note}" for note in result["notes"]]
     if result["unreadable"]:

@@ -35,7 +35,7 @@ CONFIG_LINES = {
     ),
     "prefix": ("cls_token", "cls_init", "distillation", "registers", "queries"),
     "positions": ("positions", "cls_position", "block_positions", "relative_bias", "resample", "stem_norm"),
-    "rotary": ("rotary", "rotary_base", "rotary_grid", "rotary_start", "rotary_bfloat16"),
+    "rotary": ("rotary_too", "rotary_base", "rotary_grid", "rotary_start", "rotary_bfloat16"),
     "blocks": (
         *("version", "width", "depth", "depths", "heads", "qkv_bias", "qk_norm"),
         *("mlp_width", "mlp_ratio", "mlp_norm", "activation"),

@@ -19,7 +19,6 @@ from vitrail.tasks.task import Task
 from vitrail.text import harmless, json_text, shown
 
 STDOUT = "-"
-FLOAT32 = "float32"  # the precision that goes without saying
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}",
             "\N{FULLWIDTH HYPHEN-MINUS}", "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
 
@@ -32,7 +31,7 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
     if prediction.answer is None:
         return image | {"error": str(prediction.error)}
     answer = {key: value for key, value in prediction.answer.items() if not isinstance(value, np.ndarray)}
-    return image | answer | ({} if prediction.precision == FLOAT32 else {"precision": prediction.precision})
+    return image | answer | {"precision": prediction.precision}
 
 
 def as_line(prediction: Prediction, task: Task) -> str:

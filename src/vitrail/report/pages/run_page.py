@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitrail.findings import SEVERITIES, Finding
 from vitrail.report.pages.rendering import made, render
-from vitrail.report.sections.curves import best_of, curves, speed_of
+from vitrail.report.sections.curves import curves, kept_of, kept_word, speed_of
 from vitrail.report.sections.finding_cards import finding_cards
 from vitrail.report.sections.headline import headline
 from vitrail.tasks.report_part import MeasuredImages
@@ -86,11 +86,11 @@ def _tiles(record: RunRecord) -> list[tuple[str, str]]:
     results, history = record.results, record.history
     tiles = [(f"{results['images']:,}", f"{record.part} {'image' if results['images'] == 1 else 'images'}")]
     tiles += record.task.report_tiles(results)
-    best = best_of(history)
+    kept = kept_of(history)
     if history:
         tiles.append((f"{history[-1]['epoch']:.4g}", "epochs trained"))
-    if best is not None:
-        tiles.append((f"{best['epoch']:.4g}", "best epoch"))
+    if kept is not None:
+        tiles.append((f"{kept['epoch']:.4g}", f"{kept_word(kept)} epoch"))
     if history:
         tiles.append((clock(history[-1]["seconds"]), "of training"))
     speed = speed_of(history)

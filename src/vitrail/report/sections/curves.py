@@ -37,9 +37,15 @@ def curves(history: Sequence[Row], metric: str, task: Task) -> dict[str, Any] | 
     }
 
 
-def best_of(history: Sequence[Row]) -> Row | None:
-    """The validation whose weights were kept: the last that was better than all before it."""
-    return next((row for row in reversed(history) if row.get("best")), None)
+def kept_of(history: Sequence[Row]) -> Row | None:
+    """The validation whose weights were kept: the last that was better than all before it or, with few images, the
+    last. Earlier runs wrote only which were the best."""
+    return next((row for row in reversed(history) if row.get("kept", row.get("best"))), None)
+
+
+def kept_word(kept: Row) -> str:
+    """What is said of the validation whose weights were kept."""
+    return "best" if kept.get("best") else "kept"
 
 
 def speed_of(history: Sequence[Row]) -> float | None:
@@ -80,13 +86,14 @@ def _scores(validations: Sequence[Row], metric: str, task: Task) -> Chart | None
     if len(points) <= DOTTED:
         marks.append(Mark(dots(points, x, y), "dots val"))
     note = ""
-    best = best_of(validations)
-    if best is not None and _known(best["validation"].get(metric)):
-        value = best["validation"][metric]
-        note = f"Best: {task.show(metric, value)} at epoch {best['epoch']:.4g} (step {best['step']:,})."
-        spot = dots([(best["epoch"], value)], x, y)
+    key = [("val", "validation")]
+    kept = kept_of(validations)
+    if kept is not None and _known(kept["validation"].get(metric)):
+        value, word = kept["validation"][metric], kept_word(kept)
+        note = f"{word.capitalize()}: {task.show(metric, value)} at epoch {kept['epoch']:.4g} (step {kept['step']:,})."
+        spot = dots([(kept["epoch"], value)], x, y)
         marks += [Mark(spot, "best", note), Mark(spot, "core", note)]
-    key = [("val", "validation")] + [("best", "best")] * bool(note)
+        key.append(("best", word))
     return Chart(task.title_of(metric), x, y, marks, key, note)
 
 
@@ -126,7 +133,7 @@ def _table(validations: Sequence[Row], task: Task) -> dict[str, Any] | None:
     if not validations:
         return None
     names = list(dict.fromkeys(name for row in validations for name in row["validation"]))
-    kept = best_of(validations)
+    kept = kept_of(validations)
     rows = [
         {
             "epoch": f"{row['epoch']:.4g}",

@@ -101,8 +101,8 @@ class WorkerProcess:
         return answer
 
 
-# One thread, one heap: a process takes what its image needs. glibc gives memory back to the system after every image, and
-# the next one begins with 200 page faults, a seventh of the time of a small JPEG: so it keeps some.
+# One thread, one heap: a process takes what its image needs. glibc gives memory back to the system after every image,
+# and the next one begins with 200 page faults, a seventh of the time of a small JPEG: so it keeps some.
 ALLOCATION = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",

@@ -37,14 +37,18 @@ def kept_tokens(model: Model) -> float:
 
 
 def usual_rate(train_only: str, tuned: bool, optimizer: str, batch: int) -> float:
-    """AdamW's peak learning rate that suits most cases; it grows with the root of the batch."""
+    """AdamW's peak learning rate that suits most cases; it grows with the root of the batch.
+
+    Fine-tuning, DeiT-Ti for 2 minutes on one core in batches of 32, one run each: at 2.1e-4 and 5e-4 flowers had 79.7
+    and 83.4 %, 200 cats and dogs 85.9 and 88.4 %.
+    """
     scale = (min(batch, 1024) / 256) ** 0.5
     if train_only == "head":
         return 1e-2 * scale
     if train_only == "lora":
         return 1e-3 * scale
     if tuned:
-        return 2e-4 * scale
+        return 1.4e-3 * scale
     return (4e-3 if optimizer == "muon" else 1e-3) * scale
 
 
@@ -72,6 +76,10 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> Choice:
     one_sided = not task.crops_and_flips or turns_meaning(facts.labels, signs=facts.named and task.classifies_images)
     policy = "colour" if task.dense or not task.crops_and_flips else "trivial"
     crop = 0.35 if many else 0.5 if several else 0.9 if facts.alike else 0.75
+    if (
+        tuned and task.classifies_images and not facts.alike
+    ):  # a model that knows photos learns a few by heart within some epochs
+        crop = 0.35
     chosen = settings.where_unset(
         {
             "augment.crop": crop if task.crops_and_flips else 1.0,

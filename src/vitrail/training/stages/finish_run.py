@@ -113,7 +113,8 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     if not plan.deadline:
         return available
     assert plan.timing is not None
-    image_seconds = plan.timing.final_slower * plan.timing.evaluation / len(images.validation_indices)
+    timing = plan.timing
+    image_seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
     calibration = images.calibration_images
     left = plan.deadline - state.seconds - REPORT - calibration * image_seconds
     in_time = max(int(left / image_seconds), SMALLEST_FINAL)

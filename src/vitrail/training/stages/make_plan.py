@@ -127,6 +127,7 @@ def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Dura
         ending=REPORT + final_seconds * final_sample(final_seconds, budget, images.measured_at_end),
         report=REPORT,
         final_slower=final_seconds / image_seconds,
+        image=image_seconds,
     )
     deadline = budget - (time.monotonic() - run.began)
     left = deadline - timing.ending

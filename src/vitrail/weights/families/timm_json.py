@@ -163,8 +163,8 @@ def _usual_normalisation(config: EncoderConfig, file: str) -> tuple[tuple[float,
     if not isinstance(config, ViTConfig):  # Swin
         return IMAGENET
     if config.stem_norm:
-        return HALF if config.rotary else CLIP  # Perception Encoder, and CLIP
-    if config.rotary:  # EVA-02
+        return HALF if config.rotary_too else CLIP  # Perception Encoder, and CLIP
+    if config.rotary_too:  # EVA-02
         return CLIP
     # DeiT III and DINOv2 have layer scale; DeiT and DINO have only their files' names
     of_meta = config.distillation or config.layer_scale is not None or re.search("deit|dino", file.lower())

@@ -110,6 +110,10 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
 
 
 def _usual(stored: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Usual:
+    if str(stored.get("model_type")).startswith("siglip2"):
+        raise VitrailError(
+            "it is a NaFlex SigLIP 2, for images of any size: take one of fixed size, such as siglip2-base-patch16-224"
+        )
     return TYPES[known_type(stored.get("model_type", "clip" if CLS in tensors else "siglip"), TYPES)]
 
 

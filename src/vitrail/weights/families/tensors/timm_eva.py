@@ -118,7 +118,7 @@ def rotary_fields(arguments: Mapping[str, Any], positions: Mapping[str, Any], pa
         raise VitrailError(f"its rope_temperature is {base!r} and its rope_grid_offset {start!r}, not two numbers")
     fields: dict[str, Any] = {"rotary_base": float(base)}
     if positions.get("positions") != "rotary":
-        fields["rotary"] = True
+        fields["rotary_too"] = True
     if kind == "dinov3":
         return fields
     grid = arguments.get("ref_feat_shape")
