@@ -63,3 +63,10 @@ def test_explanations_that_fit_are_offered_and_work(client: AppClient) -> None:
         response = client.send(f"/v1/explain?method={method}", picture(1, size=(20, 12)))
         assert response.status == 200, response.body
         assert np.array(response.json["map"]).shape == (9, 8) and np.isfinite(response.json["map"]).all()
+
+
+def test_the_walk_has_swins_own_steps(client: AppClient) -> None:
+    response = client.send("/v1/walk?block=3", picture(1, size=(20, 12)))
+    assert response.status == 200, response.body
+    titles = " ".join(step["title"] for step in response.json["steps"])
+    assert all(words in titles for words in ("patch merging", "cut into windows", "shift", "mask", "what windows save"))
