@@ -91,14 +91,15 @@ def unread(config):
 
     A vector added to all keys adds one number to a query's scores, which softmax takes away: so for the shift of the
     keys' norm, unless patches' keys are turned afterwards (a single patch stands in the middle and is not). The bias of
-    K is another such vector, but it is packed with those of Q and V. And where there is one token only, it is attended
-    to whatever the query and the keys are.
+    K is another such vector, but it is packed with those of Q and V. And where there is one token only, or windows of
+    one patch and no prefix, it is attended to whatever the query and the keys are.
     """
     names = []
     if config.positions != "rotary" or config.patches == 1:
         names.append("k_norm.bias")
-    if config.tokens == 1:
+    if config.tokens == 1 or (config.attention_window == 1 and not config.prefix):
         names += ["q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias"]
+    if config.tokens == 1:
         names += ["pool.attention.query", "pool.attention.q.weight", "pool.attention.q.bias"]
     return tuple(names)
 

@@ -36,7 +36,7 @@ def test_a_port_in_use_is_told_before_the_model_is_loaded(capsys: pytest.Capture
 
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "no-such-model.safetensors", "--port", "0"]) == 2
-    assert "there is no file, folder or preset" in capsys.readouterr().err
+    assert "there is no file, folder, preset or published model" in capsys.readouterr().err
 
 
 def test_the_token_of_the_command_is_checked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,9 @@ export function attentionQuery(pane, state, number) {
     const { label, query = object } = answer.objects[object], name = `what finds object ${object + 1}, ${label}`;
     const token = answer.objects[object].query === undefined ? -1 : prefix.indexOf(`query ${query}`);
     const objectQuery = { name, patch: null, findsObject: true };
-    if (pane.queries) return { maps: pane.queries, row: query, grid, windows: null, layer: "the decoder", loading: false, ...objectQuery };
+    if (pane.queries) {
+      return { maps: pane.queries, row: query, grid, windows: null, layer: "the decoder", loading: false, ...objectQuery };
+    }
     if (token >= 0) return { maps: shown.maps, row: token, grid, windows, layer, loading, ...objectQuery };
   }
   const { patches } = pane, [down, across] = cellOf(grid, patches);
