@@ -163,8 +163,8 @@ def _fit(
     height, width = timed.size
     wanted = enough * facts.images * per_size[0] / LEARNING / 60
     reason = (
-        f"size: {width} x {height} px, so that each image is seen about {timed.epochs:.0f} times; {wanted:.0f} minutes "
-        f"would allow {sizes[0][1]} x {sizes[0][0]} px"
+        f"size: {width} x {height} px, so that each image is seen about {timed.epochs:.0f} times or more; "
+        f"{wanted:.0f} minutes would allow {sizes[0][1]} x {sizes[0][0]} px"
     )
     return {"model.image_size": height, "model.image_width": width}, reason
 
