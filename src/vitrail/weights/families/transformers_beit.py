@@ -18,6 +18,8 @@ from vitrail.weights.families.transformers_json import (
     HIDDEN_ACT,
     Shapes,
     Usual,
+    Writable,
+    check_writable,
     encoder_fields,
     head_json,
     known_type,
@@ -173,7 +175,7 @@ def _shapes(
 
 # ---- back out
 
-WRITABLE: dict[str, tuple[tuple[Any, ...], str]] = {  # a field -> the values its BEiT has, and what it has
+WRITABLE: Writable = {  # a field -> the values its BEiT has, and what it has
     "stem": (("linear",), "its patches go through one linear map"),
     "patch_bias": ((True,), "its patch embedding has a bias"),
     "cls_token": ((True,), "it has a [CLS] token"),
@@ -194,9 +196,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     """Write what `AutoModelForImageClassification.from_pretrained(folder)` loads, or `AutoModel` without a head."""
     checkpoint.check()
     config = checkpoint.vit.config
-    for field, (values, why) in WRITABLE.items():
-        if getattr(config, field) not in values:
-            raise VitrailError(f"{field} {getattr(config, field)!r} cannot be written for transformers: {why}")
+    check_writable(config, WRITABLE)
     if (config.pool, config.final_norm) not in POOLS:
         raise VitrailError(
             f"pool {config.pool!r} with final_norm {config.final_norm!r} cannot be written for transformers: "

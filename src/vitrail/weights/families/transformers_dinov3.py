@@ -16,6 +16,8 @@ from vitrail.weights.families.transformers_json import (
     HIDDEN_ACT,
     Shapes,
     Usual,
+    Writable,
+    check_writable,
     encoder_fields,
     known_type,
     one_or_two,
@@ -159,7 +161,7 @@ def _with_biases(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, 
 
 # ---- back out
 
-WRITABLE: dict[str, tuple[tuple[Any, ...], str]] = {  # a field -> the values its DINOv3 has, and what it has
+WRITABLE: Writable = {  # a field -> the values its DINOv3 has, and what it has
     "stem": (("linear",), "its patches go through one linear map"),
     "cls_token": ((True,), "it has a [CLS] token"),
     "distillation": ((False,), "it has no distillation token"),
@@ -180,9 +182,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     """Write what `AutoModel.from_pretrained(folder)` loads as a DINOv3."""
     checkpoint.check()
     config = checkpoint.vit.config
-    for field, (values, why) in WRITABLE.items():
-        if getattr(config, field) not in values:
-            raise VitrailError(f"{field} {getattr(config, field)!r} cannot be written for transformers: {why}")
+    check_writable(config, WRITABLE)
     if config.final_norm == "none":
         raise VitrailError("final_norm 'none' cannot be written for transformers: its final norm comes before pooling")
     notes: list[str] = []

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
+from vitrail.model.config import ViTConfig
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.family import count_heads, native_size
@@ -379,6 +380,16 @@ def preprocessor_json(preprocessing: Preprocessing, notes: list[str]) -> dict[st
     notes.extend(notes_on_offset(preprocessing, "transformers", "floor"))
     values |= {"image_processor_type": "DeiTImageProcessor", "size": squashed, "do_center_crop": True}
     return {**values, "crop_size": {"height": height, "width": width}}
+
+
+Writable = Mapping[str, tuple[tuple[Any, ...], str]]  # a field of ViTConfig -> the values that can be written, and why
+
+
+def check_writable(config: ViTConfig, writable: Writable) -> None:
+    """Refuse a config that a model of transformers does not have, by the first field that differs."""
+    for field, (values, why) in writable.items():
+        if getattr(config, field) not in values:
+            raise VitrailError(f"{field} {getattr(config, field)!r} cannot be written for transformers: {why}")
 
 
 def write_files(folder: Path, tensors: dict[str, Tensor], described: Mapping[str, Any]) -> None:
