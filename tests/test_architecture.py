@@ -20,7 +20,7 @@ LAYERS = (
     {"dataset", "annotations"},
     {"tasks"},
     {"weights"},
-    {"data"},
+    {"data", "graphs"},
     {"inference"},
     {"training", "explanation"},
     {"report", "serving"},
