@@ -23,7 +23,7 @@ def trace(checkpoint: Checkpoint, size: tuple[int, int] | None = None, batch: in
     any.
     """
     size = size or checkpoint.preprocessing.size
-    network = copy.deepcopy(adapt(checkpoint, image_size=size).model).float().cpu().eval()  # the caller's stays as it is
+    network = copy.deepcopy(adapt(checkpoint, image_size=size).model).float().cpu().eval()  # the caller's is kept
     images = torch.zeros(batch or EXAMPLES, network.config.channels, *size)
     shapes = None if batch else ({0: Dim.DYNAMIC},)
     with torch.no_grad():
