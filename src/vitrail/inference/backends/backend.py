@@ -30,7 +30,12 @@ CAPTURES = {
 }
 
 # name: the module and the class, imported when it is used.
-BACKENDS = {"torch": "vitrail.inference.backends.torch_backend:TorchBackend"}
+BACKENDS = {
+    "torch": "vitrail.inference.backends.torch_backend:TorchBackend",
+    "compiled": "vitrail.inference.backends.compiled_backend:CompiledBackend",
+    "openvino": "vitrail.inference.backends.openvino_backend:OpenVinoBackend",
+    "onnxruntime": "vitrail.inference.backends.onnxruntime_backend:OnnxRuntimeBackend",
+}
 
 
 class Backend(Protocol):
