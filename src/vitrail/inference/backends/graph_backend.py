@@ -61,7 +61,7 @@ class GraphBackend(ABC):
 
     @abstractmethod
     def compile(self, parts: list[memoryview]) -> Run:
-        """The parts of a graph's file, ready to run in `precision`."""
+        """The parts of a graph's file, in memory that may be written, ready to run in `precision`."""
 
     def __call__(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         run = self._run_at((images.shape[2], images.shape[3]))
@@ -91,4 +91,4 @@ class GraphBackend(ABC):
         print_error(f"the engine {self.name} is being prepared for {size[0]} x {size[1]} px; it is kept for next time")
         made = self.make_graph(size)
         self.cache.write(name, made)
-        return self.compile([memoryview(part) for part in made])
+        return self.compile([memoryview(bytearray(part)) for part in made])

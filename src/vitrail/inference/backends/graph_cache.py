@@ -12,9 +12,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from vitrail import __version__
 from vitrail.errors import VitrailError
-from vitrail.files import cache_folder, remove_unfinished, replacing, DAY
+from vitrail.files import DAY, cache_folder, remove_unfinished, replacing
 from vitrail.terminal import print_error
 from vitrail.text import shown
 from vitrail.weights.checkpoint import Checkpoint, checksum
@@ -54,7 +56,7 @@ class GraphCache:
         """The parts of a graph; None where there is none. A damaged one is said, and goes."""
         path = self.folder / f"{name}{ENDING}"
         try:
-            data = memoryview(path.read_bytes())
+            data = memoryview(np.fromfile(path, np.uint8))
             path.touch()  # it was used
         except OSError:
             return None

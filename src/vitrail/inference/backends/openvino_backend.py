@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vitrail.errors import VitrailError
@@ -25,7 +26,7 @@ class OpenVinoBackend(GraphBackend):
 
     @classmethod
     def choose_precision(cls, name: str) -> str:
-        """"auto" is bfloat16 where both the hardware and OpenVINO compute in it."""
+        """ "auto" is bfloat16 where both the hardware and OpenVINO compute in it."""
         has_bf16 = "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if name == "auto":
             return "bfloat16" if has_bf16 and hardware.computes_bf16("cpu") else "float32"
@@ -48,7 +49,7 @@ class OpenVinoBackend(GraphBackend):
     def compile(self, parts: list[memoryview]) -> Run:
         openvino = import_silently("openvino")
         text, weights = parts
-        model = core().read_model(bytes(text), openvino.Tensor(_as_array(weights), shared_memory=True))
+        model = core().read_model(bytes(text), openvino.Tensor(np.frombuffer(weights, np.uint8), shared_memory=True))
         settings = {
             "INFERENCE_PRECISION_HINT": HINTS[self.precision],
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
@@ -59,7 +60,7 @@ class OpenVinoBackend(GraphBackend):
         compiled = core().compile_model(model, "CPU", settings)
         request = compiled.create_infer_request()
 
-        def run(images: Floats) -> Floats:
+        def run(images: Floats, kept: memoryview = weights) -> Floats:  # OpenVINO may read weights where they are
             outputs = request.infer({0: images}, share_inputs=True, share_outputs=False)
             return outputs[0]
 
@@ -70,9 +71,3 @@ class OpenVinoBackend(GraphBackend):
 def core() -> Any:
     """OpenVINO's one runtime of this process."""
     return import_silently("openvino").Core()
-
-
-def _as_array(data: memoryview) -> Any:
-    import numpy as np
-
-    return np.frombuffer(data, dtype=np.uint8)
