@@ -169,7 +169,7 @@ class Task(ABC):
         """What a finished model says about each image, fit for JSON."""
 
     @abstractmethod
-    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """How well answers of another engine agree with torch's; both are decoded outputs, one an image."""
 
     def png_arrays(self, answer: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

@@ -27,9 +27,10 @@ ENDING = ".graph"
 
 
 def fingerprint(checkpoint: Checkpoint) -> str:
-    """Of the network: its config and every weight."""
+    """Of the network: its config, whether it merges tokens, and every weight."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.model.state_dict().items()}
-    return checksum(json.dumps(checkpoint.config.to_dict(), sort_keys=True), tensors)[:32]
+    settings = {"merge_tokens": getattr(checkpoint.model, "merge_tokens", 0), **checkpoint.config.to_dict()}
+    return checksum(json.dumps(settings, sort_keys=True), tensors)[:32]
 
 
 def versions() -> dict[str, str]:
@@ -56,7 +57,7 @@ class GraphCache:
         """The parts of a graph; None where there is none. A damaged one is said, and goes."""
         path = self.folder / f"{name}{ENDING}"
         try:
-            data = memoryview(np.fromfile(path, np.uint8))
+            data = np.fromfile(path, np.uint8).data
             path.touch()  # it was used
         except OSError:
             return None

@@ -150,7 +150,7 @@ class Depth(DenseTask):
         """Quartiles of the depth, the nearest and the farthest pixel, and the map itself."""
         return [self._describe(depth) for depth in decoded]
 
-    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """Depths within 1 %, pixel by pixel."""
         expected, given = ([depth.double().log() for depth in depths] for depths in (reference, others))
         same, compared = same_numbers(expected, given, math.log(SAME))

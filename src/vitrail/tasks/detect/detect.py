@@ -264,7 +264,7 @@ class Detect(DenseTask):
             for decoded in outputs
         ]
 
-    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """Found objects, at the task's threshold."""
         return box_agreement(reference, others, self.threshold)
 
