@@ -72,6 +72,9 @@ class Classify(Labelling):
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> ClassMetrics:
         return ClassMetrics(logits, targets)
 
+    def pseudo_label(self, output: Tensor) -> int:
+        return int(output.argmax())
+
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         probabilities = torch.softmax(torch.from_numpy(self._numbers(outputs)), 1).numpy()
         first = np.argsort(-probabilities, axis=1, kind="stable")[:, : max(top, 1)]

@@ -77,6 +77,9 @@ class MultiLabel(Labelling):
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> LabelMetrics:
         return LabelMetrics(logits, targets)
 
+    def pseudo_label(self, output: Tensor) -> tuple[int, ...]:
+        return tuple(torch.nonzero(output > 0).flatten().tolist())
+
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """`labels` are those above 0.5, `top` the most probable ones: as many as asked, but all that are above 0.5."""
         logits = self._numbers(outputs)

@@ -108,6 +108,9 @@ class Regress(Task):
             "worst": number_metrics.worst(self.labels),
         }
 
+    def pseudo_label(self, output: Tensor) -> tuple[float, ...]:
+        return tuple(output.tolist())
+
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]
 
