@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ class Classify(Labelling):
     name = "classify"
     title = "classification"
     link = "softmax"
+    graph_words: ClassVar[dict[str, str]] = {
+        "probabilities": "(B, labels) of each label, in their order; they sum to 1"
+    }
     answer_schema = object_of(label=TEXT, probability=PROBABILITY, top=GUESSES)
     main_metric = "accuracy"
     quick_names = ("accuracy", "balanced_accuracy")
@@ -70,6 +73,9 @@ class Classify(Labelling):
 
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> ClassMetrics:
         return ClassMetrics(logits, targets)
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"probabilities": outputs.softmax(-1)}
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         probabilities = torch.softmax(torch.from_numpy(self._numbers(outputs)), 1).numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class Regress(Task):
     metric_words = NUMBER_METRICS
     every_patch = True  # a number may be a count of what is seen
     link = "identity"
+    graph_words: ClassVar[dict[str, str]] = {"values": "(B, labels) the numbers in their own units"}
     answer_schema = object_of(values={"type": "object", "additionalProperties": NUMBER})
     main_metric = "R2"
     quick_names = ("R2", "MAE")
@@ -104,6 +105,9 @@ class Regress(Task):
             "per_label": number_metrics.per_label(self.labels, *measured, seed),
             "worst": number_metrics.worst(self.labels),
         }
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"values": outputs}
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]
