@@ -26,9 +26,7 @@ class Classify(Labelling):
     name = "classify"
     title = "classification"
     link = "softmax"
-    graph_words: ClassVar[dict[str, str]] = {
-        "probabilities": "(B, labels) of each label, in their order; they sum to 1"
-    }
+    graph_words: ClassVar[dict[str, str]] = {"probabilities": "(B, labels) of each label in their order; they sum to 1"}
     answer_schema = object_of(label=TEXT, probability=PROBABILITY, top=GUESSES)
     main_metric = "accuracy"
     quick_names = ("accuracy", "balanced_accuracy")
