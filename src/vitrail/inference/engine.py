@@ -29,6 +29,7 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
 if TYPE_CHECKING:
+    from vitrail.inference.calibration.calibration_images import CalibrationImages
     from vitrail.inference.calibration.check_images import Calibration
 
 TOKENS = 8192  # in a batch that no one chose: 41 images of 224 px in patches of 16, 5 of DINOv2's 518 px
@@ -81,8 +82,12 @@ class Engine:
         if isinstance(model, Engine):
             return model
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
+        if engine == AUTO and precision == "int8":
+            engine = "openvino"  # alone has it
         path = Path(model) if isinstance(model, str | Path) else None
-        backend = load_backend("torch" if engine == AUTO else engine, checkpoint, device=device, precision=precision)
+        first = "torch" if engine == AUTO else engine
+        pictures = partial(_check_images, checkpoint, path, calibration)
+        backend = load_backend(first, checkpoint, device=device, precision=precision, pictures=pictures)
         opened = cls(checkpoint, backend, batch_size=batch_size)
         opened.path = path
         if engine == AUTO:
@@ -93,13 +98,12 @@ class Engine:
         self, engine: str, precision: str = "auto", calibration: Calibration | None = None, device: str = "auto"
     ) -> None:
         """Run on another backend from now on, the arguments being those of `open`; auto stays on the same device."""
+        pictures = partial(_check_images, self.checkpoint, self.path, calibration)
         if engine != AUTO:
-            self.backend = load_backend(engine, self.checkpoint, device=device, precision=precision)
+            self.backend = load_backend(engine, self.checkpoint, device=device, precision=precision, pictures=pictures)
             return
         from vitrail.inference.auto.choose import choose_backend
-        from vitrail.inference.calibration.check_images import check_images
 
-        pictures = partial(check_images, self.processor, self.checkpoint, self.path, calibration)
         self.backend = choose_backend(self, precision, pictures)
 
     def with_fast_decode(self) -> Engine:
@@ -204,3 +208,12 @@ def default_batch_size(checkpoint: Checkpoint) -> int:
     (height, width), patch = checkpoint.preprocessing.size, checkpoint.config.patch_size
     tokens = (height // patch[0]) * (width // patch[1]) + checkpoint.config.prefix
     return min(LARGEST, max(1, TOKENS // tokens))
+
+
+def _check_images(
+    checkpoint: Checkpoint, path: Path | None, calibration: Calibration | None
+) -> CalibrationImages | None:
+    """`check_images`, whose room needs engines itself."""
+    from vitrail.inference.calibration.check_images import check_images
+
+    return check_images(checkpoint, path, calibration)

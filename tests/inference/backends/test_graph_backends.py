@@ -121,9 +121,9 @@ def test_a_damaged_graph_is_made_again(
     backend: GraphBackend, cache_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one whose bytes are whole, and which the runtime does not take."""
-    (path,) = backend.cache.folder.glob(f"{backend.graph_kind}-32x32*")
+    (path,) = backend.cache.folder.glob(f"{backend.kind_of_graph((32, 32))}-32x32*")
     whole = path.read_bytes()
-    parts = backend.cache.read(f"{backend.graph_kind}-32x32")
+    parts = backend.cache.read(f"{backend.kind_of_graph((32, 32))}-32x32")
     assert parts is not None
     made = [bytes(part) for part in parts]
     monkeypatch.setattr(type(backend), "make_graph", lambda self, size: made)  # tracing takes seconds

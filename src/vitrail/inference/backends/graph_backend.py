@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.inference.backends.backend import Pictures
 from vitrail.inference.backends.graph_cache import GraphCache, fingerprint
 from vitrail.model.encoder import Capture
 from vitrail.terminal import print_error
@@ -28,22 +29,23 @@ class GraphBackend(ABC):
 
     name: ClassVar[str]
     captures: ClassVar[frozenset[str]] = frozenset()
-    graph_kind: ClassVar[str]  # what is kept of it on disk, which engines of several precisions share
 
-    def __init__(self, checkpoint: Checkpoint, precision: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, precision: str, pictures: Pictures | None = None) -> None:
         self.checkpoint, self.device = checkpoint, torch.device("cpu")
-        self._precision = precision
+        self._precision, self.pictures = precision, pictures
         self._lock = threading.Lock()  # a runtime's request runs one batch at a time
         self._runs: dict[tuple[int, int], Run] = {}
         self.cache = GraphCache(fingerprint(checkpoint))
         self._run_at(checkpoint.preprocessing.size)  # now, so that no answer waits for it
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto") -> Self:
+    def load(
+        cls, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto", pictures: Pictures | None = None
+    ) -> Self:
         """The checkpoint's model as a graph; the checkpoint itself stays as it is."""
         if device not in ("auto", "cpu"):
             raise VitrailError(f"the engine {cls.name} runs on the CPU, not on {device}: leave out the device")
-        return cls(checkpoint, cls.choose_precision(precision))
+        return cls(checkpoint, cls.choose_precision(precision), pictures)
 
     @property
     def precision(self) -> str:
@@ -54,6 +56,10 @@ class GraphBackend(ABC):
     @abstractmethod
     def choose_precision(cls, name: str) -> str:
         """The precision that a name stands for; VitrailError for one that it has not."""
+
+    @abstractmethod
+    def kind_of_graph(self, size: tuple[int, int]) -> str:
+        """What is kept on disk for this size; engines of several precisions may share one."""
 
     @abstractmethod
     def make_graph(self, size: tuple[int, int]) -> list[bytes]:
@@ -78,7 +84,7 @@ class GraphBackend(ABC):
 
     def _prepare(self, size: tuple[int, int]) -> Run:
         """From the graph that an earlier process left, if it is whole and this runtime takes it; else made anew."""
-        name = f"{self.graph_kind}-{size[0]}x{size[1]}"
+        name = f"{self.kind_of_graph(size)}-{size[0]}x{size[1]}"
         parts = self.cache.read(name)
         if parts is not None:
             try:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vitrail.errors import VitrailError
+from vitrail.graphs.installed import import_installed
 from vitrail.graphs.trace import IMAGES, OUTPUTS
 from vitrail.inference.backends.graph_backend import Floats, GraphBackend, Run
 
@@ -15,7 +16,9 @@ class OnnxRuntimeBackend(GraphBackend):
     """The traced network as ONNX, optimised by ONNX Runtime each time it is loaded."""
 
     name = "onnxruntime"
-    graph_kind = "onnx"
+
+    def kind_of_graph(self, size: tuple[int, int]) -> str:
+        return "onnx"
 
     @classmethod
     def choose_precision(cls, name: str) -> str:
@@ -47,9 +50,6 @@ class OnnxRuntimeBackend(GraphBackend):
 
 def onnxruntime() -> Any:
     """The package, which on Windows would report to its makers; VitrailError where it is not installed."""
-    try:
-        import onnxruntime as runtime
-    except ImportError as error:
-        raise VitrailError(f"this needs onnxruntime: pip install 'vitrail[fast]' ({error})") from None
+    runtime = import_installed("onnxruntime")
     runtime.disable_telemetry_events()
     return runtime
