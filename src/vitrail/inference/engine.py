@@ -82,12 +82,12 @@ class Engine:
         if isinstance(model, Engine):
             return model
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
-        if engine == AUTO and precision == "int8":
-            engine = "openvino"  # alone has it
         path = Path(model) if isinstance(model, str | Path) else None
-        first = "torch" if engine == AUTO else engine
         pictures = partial(_check_images, checkpoint, path, calibration)
-        backend = load_backend(first, checkpoint, device=device, precision=precision, pictures=pictures)
+        if engine == AUTO:
+            backend = load_backend("torch", checkpoint, device=device)  # what the others are measured against
+        else:
+            backend = load_backend(engine, checkpoint, device=device, precision=precision, pictures=pictures)
         opened = cls(checkpoint, backend, batch_size=batch_size)
         opened.path = path
         if engine == AUTO:

@@ -44,12 +44,12 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
     precision: of the candidates; "auto": any. pictures: called only where nothing is remembered.
     """
     precision = named_precision(precision)
-    if precision == "int8":
+    if precision == "int8":  # whoever asks for it has it where it runs fastest
         return load_backend("openvino", engine.checkpoint, device="cpu", precision=precision, pictures=pictures)
     if engine.backend.device.type != "cpu":
         print_error(f"engine auto: torch on {engine.backend.device.type}; the other engines run on a CPU")
         return load_backend("torch", engine.checkpoint, device=str(engine.backend.device), precision=precision)
-    has_int8 = bool(int8_records(fingerprint(engine.checkpoint)))
+    has_int8 = any(record["format"] == "openvino" for record in int8_records(fingerprint(engine.checkpoint)))
     found = candidates(precision, has_int8)
     if not any(is_installed(name) for name in NEEDS):
         print_error(f"engine auto: torch; {FAST} would bring OpenVINO and ONNX Runtime, which are often faster")

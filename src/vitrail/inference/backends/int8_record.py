@@ -8,7 +8,7 @@ from typing import Any
 from vitrail.inference.backends.graph_cache import ENDING, GraphCache
 from vitrail.text import counted
 
-INT8_GRAPH = "openvino-int8"
+INT8 = "-int8"  # in the name of a graph
 
 
 def int8_words(record: dict[str, Any]) -> str:
@@ -21,11 +21,11 @@ def int8_words(record: dict[str, Any]) -> str:
 
 
 def int8_records(fingerprint: str) -> list[dict[str, Any]]:
-    """The figures of the graphs in int8 that are kept here for a network."""
+    """The figures of the graphs in int8 that are kept here for a network, each with its format."""
     cache = GraphCache(fingerprint)
     records = []
-    for path in sorted(cache.folder.glob(f"{INT8_GRAPH}-*{ENDING}")):
+    for path in sorted(cache.folder.glob(f"*{INT8}-*{ENDING}")):
         parts = cache.read(path.name.removesuffix(ENDING))
-        if parts is not None and len(parts) == 3:
-            records.append(json.loads(bytes(parts[2])))
+        if parts is not None:
+            records.append(json.loads(bytes(parts[-1])) | {"format": path.name.partition(INT8)[0]})
     return records

@@ -1,4 +1,4 @@
-"""ONNX Runtime on a CPU, in float32."""
+"""ONNX Runtime on a CPU, in float32 and int8."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ class OnnxRuntimeBackend(GraphBackend):
     """The traced network as ONNX, optimised by ONNX Runtime each time it is loaded."""
 
     name = "onnxruntime"
-
-    def kind_of_graph(self, size: tuple[int, int]) -> str:
-        return "onnx"
+    graph_format = "onnx"
 
     @classmethod
     def choose_precision(cls, name: str) -> str:
-        """Float32 alone: its CPU kernels have no bfloat16."""
+        """Its CPU kernels have no bfloat16; int8 has to be asked for."""
         onnxruntime()  # where it is missing, that is the sentence to read
-        if name not in ("auto", "float32"):
-            raise VitrailError(f"the engine onnxruntime does not compute in {name} on a CPU: choose auto or fp32")
-        return "float32"
+        if name == "bfloat16":
+            raise VitrailError("the engine onnxruntime does not compute in bf16 on a CPU: choose auto, fp32 or int8")
+        return "float32" if name == "auto" else name
 
-    def make_graph(self, size: tuple[int, int]) -> list[bytes]:
+    def trace_model(self, size: tuple[int, int]) -> Any:
         from vitrail.graphs.onnx_graph import onnx_model
         from vitrail.graphs.trace import trace
 
-        return [onnx_model(trace(self.checkpoint, size)).SerializeToString()]
+        return onnx_model(trace(self.checkpoint, size))
+
+    def serialise(self, model: Any) -> list[bytes]:
+        return [model.SerializeToString()]
 
     def compile(self, parts: list[memoryview]) -> Run:
         runtime = onnxruntime()

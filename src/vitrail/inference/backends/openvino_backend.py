@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ import torch
 from vitrail.errors import VitrailError
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.inference.backends.graph_backend import Floats, GraphBackend, Run
-from vitrail.inference.backends.int8_record import INT8_GRAPH, int8_words
 from vitrail.model import precision as hardware
-from vitrail.terminal import print_error
 
 HINTS = {"float32": "f32", "bfloat16": "bf16"}  # OpenVINO's names; without one it takes bfloat16 where it can
 
@@ -25,6 +22,7 @@ class OpenVinoBackend(GraphBackend):
     """The traced network, compiled by OpenVINO's CPU plugin each time it is loaded, in a fraction of a second."""
 
     name = "openvino"
+    graph_format = "openvino"
 
     @classmethod
     def choose_precision(cls, name: str) -> str:
@@ -37,50 +35,29 @@ class OpenVinoBackend(GraphBackend):
         return name
 
     @property
-    def hint(self) -> str:
-        """What it computes in where a layer is not in int8."""
+    def float_hint(self) -> str:
+        """What it computes in; in int8, where a layer is not."""
         return HINTS[self.choose_precision("auto") if self.precision == "int8" else self.precision]
 
-    def kind_of_graph(self, size: tuple[int, int]) -> str:
-        """int8 is calibrated on pictures of the model's size; others run without it."""
-        if self.precision != "int8":
-            return "openvino"
-        own = self.checkpoint.preprocessing.size
-        if size == own:
-            return INT8_GRAPH
-        print_error(f"int8 is for {own[0]} x {own[1]} px: {size[0]} x {size[1]} px run in {self.hint}")
-        return "openvino"
-
-    def make_graph(self, size: tuple[int, int]) -> list[bytes]:
+    def trace_model(self, size: tuple[int, int]) -> Any:
         from vitrail.graphs.openvino_graph import openvino_model
         from vitrail.graphs.trace import trace
 
-        model = openvino_model(trace(self.checkpoint, size))
-        if self.precision != "int8" or size != self.checkpoint.preprocessing.size:
-            return _serialised(model)
-        model, record = self._quantised(model)
-        return [*_serialised(model), json.dumps(record).encode()]
+        return openvino_model(trace(self.checkpoint, size))
 
-    def _quantised(self, model: Any) -> tuple[Any, dict[str, Any]]:
-        from vitrail.inference.calibration.quantized_model import quantized_model
-
-        pictures = None if self.pictures is None else self.pictures()
-        if pictures is None:
-            raise VitrailError(
-                "int8 needs pictures to be calibrated on, and none lie beside the model: give a folder of pictures "
-                "like those that it will see (--calibration)"
-            )
-        print_error(f"int8 is being searched on {pictures.source}, which takes minutes")
-        return quantized_model(self.checkpoint, model, pictures, hint=self.hint)
+    def serialise(self, model: Any) -> list[bytes]:
+        """The graph as text, and its weights as they are."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "graph.xml")
+            import_silently("openvino").save_model(model, path, compress_to_fp16=False)
+            return [path.read_bytes(), path.with_suffix(".bin").read_bytes()]
 
     def compile(self, parts: list[memoryview]) -> Run:
         openvino = import_silently("openvino")
-        text, weights, *record = parts
-        if record:
-            print_error(int8_words(json.loads(bytes(record[0]))))
+        text, weights = parts
         model = core().read_model(bytes(text), openvino.Tensor(np.frombuffer(weights, np.uint8), shared_memory=True))
         settings = {
-            "INFERENCE_PRECISION_HINT": self.hint,
+            "INFERENCE_PRECISION_HINT": self.float_hint,
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",  # the engine gives it whole batches, one after the other
@@ -100,11 +77,3 @@ class OpenVinoBackend(GraphBackend):
 def core() -> Any:
     """OpenVINO's one runtime of this process."""
     return import_silently("openvino").Core()
-
-
-def _serialised(model: Any) -> list[bytes]:
-    """The graph as text, and its weights as they are."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "graph.xml")
-        import_silently("openvino").save_model(model, path, compress_to_fp16=False)
-        return [path.read_bytes(), path.with_suffix(".bin").read_bytes()]
