@@ -84,7 +84,7 @@ def test_two_sources_may_have_the_same_target():
 
 def test_keys_are_averaged_over_the_heads():
     heads = torch.randn(2, 4, 9, 8, generator=torch.Generator().manual_seed(1))
-    mean = torch.stack([head for head in heads.unbind(1)]).sum(0) / 4
+    mean = sum(heads.unbind(1)) / 4
     x = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(2))
     found = TokenMerging(3, 1).merge(x, heads)[0]
     torch.testing.assert_close(found, TokenMerging(3, 1).merge(x, mean[:, None])[0])

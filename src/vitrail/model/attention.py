@@ -126,9 +126,8 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """What `project` gave -> (B, queries, D). bias: as for `attend`; windows have none."""
         own_attend = partial(attend, dropout=self.attention_dropout, training=self.training)
-        if windows is None:
-            heads = own_attend(q, k, v, bias=bias)  # (B, heads, M, d)
-        else:
-            heads = attend_in_windows(q, k, v, windows, own_attend)
+        if windows is not None:
+            own_attend = partial(attend_in_windows, windows=windows, attend=own_attend)
+        heads = own_attend(q, k, v) if bias is None else own_attend(q, k, v, bias=bias)  # (B, heads, M, d)
         concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)
         return self.dropout(self.out(concatenated))
