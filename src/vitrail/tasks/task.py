@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.agreement import Agreement
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.intervals import Groups, Metrics, plain
 from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
@@ -166,6 +167,10 @@ class Task(ABC):
     @abstractmethod
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """What a finished model says about each image, fit for JSON."""
+
+    @abstractmethod
+    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """How well answers of another engine agree with torch's; both are decoded outputs, one an image."""
 
     def png_arrays(self, answer: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The arrays (H, W) of an answer by name, as whole numbers that a PNG can hold: what the HTTP API sends."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.inference.calibration.calibration_file import NAME as CALIBRATION_FILE
+from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration
 from vitrail.inference.profiling import measure as measure_forward
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
@@ -68,6 +70,7 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
         "cost": costs.to_dict(),
         "patch_sizes": [_row(row, bytes_per_value, measure) for row in patch_size_variants(at_size)],
         "checkpoint": None if checkpoint is None else _checkpoint(checkpoint),
+        "calibration_images": None if checkpoint is None else count_calibration(calibration_file(source)),
     }
 
 
@@ -107,7 +110,7 @@ def to_text(description: dict[str, Any]) -> str:
     """The description as the text that `vitrail info` prints."""
     parts = [_headline(description), _cost_lines(description["cost"], description["config"])]
     if description["checkpoint"] is not None:
-        parts.append(_checkpoint_lines(description["checkpoint"]))
+        parts.append(_checkpoint_lines(description["checkpoint"], description["calibration_images"]))
     parts += [_config_lines(description["config"]), _patch_table(description)]
     return "\n\n".join(parts)
 
@@ -153,7 +156,7 @@ def _pairs(costs: dict[str, Any], config: dict[str, Any]) -> str:
     return f" of the first stage, in windows of {_by(config['window_size'])}; without them {tokens**2:,}, {more}"
 
 
-def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
+def _checkpoint_lines(checkpoint: dict[str, Any], calibration_images: int | None) -> str:
     labels: list[str] | None = checkpoint["labels"]
     names = "none" if labels is None else f"{len(labels)}: {', '.join(labels[:5])}{', ...' if len(labels) > 5 else ''}"
     lines = [("task", checkpoint["task"]), ("labels", names)]
@@ -163,6 +166,9 @@ def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
     if isinstance(trained, dict):  # the rest is for `evaluate`, and for --json
         origin |= {name: trained[name] for name in ("images", "steps", "seed") if name in trained}
     lines.append(("provenance", _values(origin) or "not recorded"))
+    if calibration_images:
+        pictures = counted(calibration_images, "training picture")
+        lines.append(("calibration", f"{pictures} in {CALIBRATION_FILE} beside it, for int8 and to check engines"))
     lines += [("note", note) for note in checkpoint["notes"]]
     return _aligned(lines)
 

@@ -263,9 +263,10 @@ class BoxDecoder(DenseHead):
         anchors = centres((height, width), outputs)
         cell = outputs.new_tensor([1 / width, 1 / height])
         # the distances of the four edges from the cell's centre, as in FCOS; two cells at first
-        edges = outputs[..., self.classes :].clamp(max=6).exp() * 2 * cell.repeat(2)
-        first, second = (anchors - edges[..., :2]).clamp(min=0), (anchors + edges[..., 2:]).clamp(max=1)
-        return anchors, outputs[..., : self.classes], torch.cat([(first + second) / 2, second - first], dim=-1)
+        logits, distances = outputs.split([self.classes, 4], dim=-1)
+        edges = distances.clamp(max=6.0).exp() * 2 * cell.repeat(2)
+        first, second = (anchors - edges[..., :2]).clamp(min=0.0), (anchors + edges[..., 2:]).clamp(max=1.0)
+        return anchors, logits, torch.cat([(first + second) / 2, second - first], dim=-1)
 
     def select_queries(self, logits: Tensor, boxes: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, Q, K) and boxes (B, Q, 4) of the best proposals. Peaks come first, and of them those that overlap
@@ -368,7 +369,7 @@ def nms_features(logits: Tensor, boxes: Tensor, mask: Tensor | None) -> Tensor:
     score = logits.amax(-1)  # (B, Q)
     first, second = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
     sides = torch.minimum(second[:, :, None], second[:, None]) - torch.maximum(first[:, :, None], first[:, None])
-    shared = sides.clamp(min=0).prod(-1)  # (B, Q, Q)
+    shared = sides.clamp(min=0.0).prod(-1)  # (B, Q, Q)
     area = boxes[..., 2] * boxes[..., 3]
     overlap = shared / (area[:, :, None] + area[:, None] - shared).clamp(min=1e-9)
     better = score[:, None] > score[:, :, None]
@@ -379,8 +380,8 @@ def nms_features(logits: Tensor, boxes: Tensor, mask: Tensor | None) -> Tensor:
 
 def refine_boxes(boxes: Tensor, deltas: Tensor) -> Tensor:
     """Boxes moved by shares of their own size, and scaled."""
-    centre = (boxes[..., :2] + deltas[..., :2] * boxes[..., 2:]).clamp(0, 1)
-    size = (boxes[..., 2:] * deltas[..., 2:].clamp(-3, 3).exp()).clamp(1e-4, 1)
+    centre = (boxes[..., :2] + deltas[..., :2] * boxes[..., 2:]).clamp(0.0, 1.0)  # ONNX cannot mix whole numbers in
+    size = (boxes[..., 2:] * deltas[..., 2:].clamp(-3.0, 3.0).exp()).clamp(1e-4, 1.0)
     return torch.cat([centre, size], dim=-1)
 
 

@@ -41,13 +41,13 @@ class Windows(NamedTuple):
         x = x.unflatten(1, self.grid)  # (B, h, w, C)
         x = self._shifted(self._padded(x)) if self.pad_before_shift else self._padded(self._shifted(x))
         (rows, columns), (down, across) = self.padded, self.size
-        x = x.reshape(len(x), rows // down, down, columns // across, across, -1)
+        x = x.reshape(x.shape[0], rows // down, down, columns // across, across, -1)
         return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
     def reverse(self, x: Tensor) -> Tensor:
         """(B, windows, M, C) -> (B, N, C): every token back in its place, the padding gone."""
         (height, width), (rows, columns), (down, across) = self.grid, self.padded, self.size
-        x = x.reshape(len(x), rows // down, columns // across, down, across, -1)
+        x = x.reshape(x.shape[0], rows // down, columns // across, down, across, -1)
         x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (B, rows, columns, C)
         if self.pad_before_shift:
             return self._shifted(x, back=True)[:, :height, :width].flatten(1, 2)

@@ -85,11 +85,11 @@ class WindowAttention(nn.Module):
         """(B, windows, heads, M, d) each -> the same shape."""
         if bias.requires_grad and torch.is_grad_enabled():  # fused attention has no gradient for its bias
             return attend(q, k, v, self.attention_dropout, self.training, bias)
-        batch = len(q)
+        batch, windows = q.shape[:2]  # not len(q): in torch.export that would fix the batch
         if len(bias) > 1:  # fused attention takes four dims: batch and windows become one
             bias = bias.expand(batch, *bias.shape).flatten(0, 1)
         q, k, v = (part.flatten(0, 1) for part in (q, k, v))
-        return attend(q, k, v, self.attention_dropout, self.training, bias).unflatten(0, (batch, -1))
+        return attend(q, k, v, self.attention_dropout, self.training, bias).unflatten(0, (batch, windows))
 
     def groups(self, q: Tensor, k: Tensor, queries: Tensor, windows: Windows) -> Iterator[AttentionGroup]:
         """Attention weights of the query tokens (R,), window by window, of q and k (B, heads, N, d). Padding is no

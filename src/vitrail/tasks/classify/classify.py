@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.agreement import Agreement, largest_difference
 from vitrail.tasks.classify.class_metrics import ClassMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, PROBABILITY, TEXT, object_of
@@ -79,6 +80,13 @@ class Classify(Labelling):
             ranked = [{"label": self.labels[i], "probability": float(p[i])} for i in order]
             answers.append({**ranked[0], "top": ranked})
         return answers
+
+    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """The first guess, picture by picture."""
+        expected, given = torch.stack(list(reference)).double(), torch.stack(list(others)).double()
+        largest = largest_difference([expected.softmax(1)], [given.softmax(1)])
+        same = int((expected.argmax(1) == given.argmax(1)).sum())
+        return Agreement(same, len(expected), "pictures", largest, "probability")
 
     def words(self, answer: Mapping[str, Any]) -> str:
         return guesses(answer["top"])

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.agreement import Agreement, largest_difference
 from vitrail.tasks.multilabel.label_metrics import LabelMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, TEXT, list_of, object_of
@@ -90,6 +91,12 @@ class MultiLabel(Labelling):
                 }
             )
         return answers
+
+    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """Given or not, label by label."""
+        expected, given = torch.stack(list(reference)).double(), torch.stack(list(others)).double()
+        largest = largest_difference([expected.sigmoid()], [given.sigmoid()])
+        return Agreement(int(((expected > 0) == (given > 0)).sum()), expected.numel(), "labels", largest, "probability")
 
     def words(self, answer: Mapping[str, Any]) -> str:
         given = len(answer["labels"])
