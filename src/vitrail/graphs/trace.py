@@ -24,7 +24,9 @@ def trace(checkpoint: Checkpoint, size: tuple[int, int] | None = None, batch: in
     """
     size = size or checkpoint.preprocessing.size
     network = copy.deepcopy(adapt(checkpoint, image_size=size).model).float().cpu().eval()  # the caller's is kept
-    network.requires_grad_(False)  # else a learned bias of attention changes the kernel, and strides, when it is decomposed
+    network.requires_grad_(
+        False
+    )  # else a learned bias of attention changes the kernel, and strides, when it is decomposed
     images = torch.zeros(batch or EXAMPLES, network.config.channels, *size)
     shapes = None if batch else ({0: Dim.DYNAMIC},)
     with torch.no_grad():

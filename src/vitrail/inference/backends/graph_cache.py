@@ -27,9 +27,10 @@ ENDING = ".graph"
 
 
 def fingerprint(checkpoint: Checkpoint) -> str:
-    """Of the network: its config and every weight."""
+    """Of the network: its config, every weight, and how many tokens it merges."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.model.state_dict().items()}
-    return checksum(json.dumps(checkpoint.config.to_dict(), sort_keys=True), tensors)[:32]
+    described = checkpoint.config.to_dict() | {"merge_tokens": checkpoint.model.merge_tokens}
+    return checksum(json.dumps(described, sort_keys=True), tensors)[:32]
 
 
 def versions() -> dict[str, str]:
