@@ -27,6 +27,7 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "convert": "convert model files from one family to another",
     "predict": "run a model on images",
     "evaluate": "measure a model on labelled images",
+    "bench": "measure how fast a model runs here, by every engine",
     "explain": "show why a model answers as it does, and every step of its forward pass",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }

@@ -35,6 +35,16 @@ def whole_numbers(text: str) -> list[int]:
         raise ValueError(f"{text!r} is not a list of whole numbers such as 0,5,-1") from None
 
 
+def counts(text: str) -> list[int]:
+    """'1,16' is [1, 16], whole numbers above 0."""
+    return [count(part.strip()) for part in text.split(",")]
+
+
+def names(text: str) -> list[str]:
+    """'torch,openvino' is ['torch', 'openvino']."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def positive(text: str) -> float:
     """A number above 0, and not infinity."""
     try:
