@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.inference.backends.backend import AUTO, Backend, check_capture, load_backend
-from vitrail.inference.calibration.check_images import Calibration, check_images
 from vitrail.inference.image_processor import ImageProcessor, ModelInput, Pixels
 from vitrail.inference.read_source import Source
 from vitrail.inference.sliding_window import run_windows
@@ -28,6 +27,9 @@ from vitrail.tasks.registry import task_data, task_for
 from vitrail.tasks.task import Task
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
+
+if TYPE_CHECKING:
+    from vitrail.inference.calibration.check_images import Calibration
 
 TOKENS = 8192  # in a batch that no one chose: 41 images of 224 px in patches of 16, 5 of DINOv2's 518 px
 LARGEST = 64  # images in it, where these are small
@@ -107,6 +109,7 @@ class Engine:
             self.network, merging = auto_merging.merge_tokens(self, merge_tokens, calibration)
         if engine == AUTO:
             from vitrail.inference.auto.choose import choose_backend
+            from vitrail.inference.calibration.check_images import check_images
 
             pictures = partial(check_images, self.processor, self.checkpoint, self.path, calibration)
             self.backend = choose_backend(self, precision, pictures)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 PROMISE = 0.999  # the share of answers that must be the same
+MOST_PROBABILITY = 0.1  # that a probability or a score may change by: few pictures may agree by chance
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Agreement:
     unit: str  # what is counted: "pictures"
     largest: float  # the largest difference of a number behind the answers
     of: str  # what that number is: "probability"
+    allowed: float | None = None  # of `largest`; None: any
 
     @property
     def share(self) -> float:
@@ -28,8 +30,8 @@ class Agreement:
 
     @property
     def keeps_promise(self) -> bool:
-        """Whether at least 99.9 % are the same: of fewer than 1,000, all of them."""
-        return self.share >= PROMISE
+        """Whether at least 99.9 % are the same (of fewer than 1,000, all of them) and no number is far off."""
+        return self.share >= PROMISE and (self.allowed is None or self.largest <= self.allowed)
 
     def in_words(self) -> str:
         """'the same answer for 300 of 300 pictures, largest difference of a probability 0.027'."""

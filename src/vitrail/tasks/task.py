@@ -169,8 +169,16 @@ class Task(ABC):
         """What a finished model says about each image, fit for JSON."""
 
     @abstractmethod
-    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """How well answers of another engine agree with torch's; both are decoded outputs, one an image."""
+
+    @abstractmethod
+    def pseudo_label(self, output: Tensor) -> Any:
+        """A finished model's output for one image as the data would have it: a target to measure another model by."""
+
+    def agreement(self, metrics: Mapping[str, float]) -> float:
+        """How well a model answers, 1 at best, from the metrics of `evaluate`: what a faster engine may lose of."""
+        return metrics[self.main_metric]
 
     def png_arrays(self, answer: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The arrays (H, W) of an answer by name, as whole numbers that a PNG can hold: what the HTTP API sends."""

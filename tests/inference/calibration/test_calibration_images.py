@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.inference.calibration.calibration_file import write_calibration
-from vitrail.inference.calibration.calibration_images import calibration_images
+from vitrail.inference.calibration.calibration_images import calibration_images, spread_over_classes
 from vitrail.inference.image_processor import ModelInput
 from vitrail.model.presets import build_network, preset
 from vitrail.weights.checkpoint import Checkpoint
@@ -47,3 +49,19 @@ def test_nothing_to_calibrate_on_is_said(tmp_path: Path, checkpoint: Checkpoint)
         calibration_images(checkpoint, folder=tmp_path)
     with pytest.raises(VitrailError, match="is no folder"):
         calibration_images(checkpoint, folder=tmp_path / "missing")
+
+
+ITEMS = [Item(Path(f"{index}.png"), 0 if index < 95 else 1) for index in range(100)]
+
+
+def test_rare_classes_have_their_share_and_the_seed_decides() -> None:
+    chosen = spread_over_classes(ITEMS, 20, seed=0)
+    assert Counter(ITEMS[index].target for index in chosen) == {0: 15, 1: 5} and len(set(chosen)) == 20
+    assert chosen == spread_over_classes(ITEMS, 20, seed=0) != spread_over_classes(ITEMS, 20, seed=1)
+    assert sorted(spread_over_classes(ITEMS[:3], 20, seed=0)) == [0, 1, 2]
+
+
+def test_an_image_of_several_classes_stands_for_its_rarest() -> None:
+    items = [Item(Path(f"{index}.png"), (0, 1) if index == 7 else (0,)) for index in range(50)]
+    items += [Item(Path("numbers.png"), (0.5, 1.5))]
+    assert {7, 50} <= set(spread_over_classes(items, 3, seed=0))

@@ -30,4 +30,4 @@ def compare(engine: Engine, expected: Sequence[Tensor], given: Sequence[Tensor])
     """As the model's task counts it; without a head, by cosine."""
     if engine.checkpoint.task == EMBED or not engine.checkpoint.config.classes:
         return embedding_agreement(expected, given)
-    return engine.task.agreement(expected, given)
+    return engine.task.same_answers(expected, given)

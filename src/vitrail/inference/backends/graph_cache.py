@@ -57,7 +57,7 @@ class GraphCache:
         """The parts of a graph; None where there is none. A damaged one is said, and goes."""
         path = self.folder / f"{name}{ENDING}"
         try:
-            data = memoryview(np.fromfile(path, np.uint8))
+            data = np.fromfile(path, np.uint8).data
             path.touch()  # it was used
         except OSError:
             return None

@@ -1,1 +1,1 @@
-"""Pictures that a faster engine is checked on and int8 is calibrated on; int8 itself, judged by the task's own metric."""
+"""Pictures that int8 is calibrated on and faster engines are checked on; int8, judged by the task's own metric."""

@@ -1,7 +1,8 @@
 """`calibration.zip`: some training pictures at the model's size, beside the model of a run.
 
-A ZIP so that anyone can look at what travels with a model: JPEG for grey and colour, PNG with the channels one above the
-other for the rest, and `calibration.json`. The pictures' names do not travel. Written anew it is the same byte for byte.
+A ZIP so that anyone can look at what travels with a model: JPEG for grey and colour, PNG with the channels one above
+the other for the rest, and `calibration.json`. The pictures' names do not travel. Written anew it is the same byte for
+byte.
 """
 
 from __future__ import annotations

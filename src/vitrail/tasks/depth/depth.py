@@ -150,7 +150,7 @@ class Depth(DenseTask):
         """Quartiles of the depth, the nearest and the farthest pixel, and the map itself."""
         return [self._describe(depth) for depth in decoded]
 
-    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """Depths within 1 %, pixel by pixel."""
         expected, given = ([depth.double().log() for depth in depths] for depths in (reference, others))
         same, compared = same_numbers(expected, given, math.log(SAME))
@@ -209,6 +209,10 @@ class Depth(DenseTask):
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         return self.quick_values(self._depth_metrics(outputs).metrics, len(outputs))
+
+    def agreement(self, metrics: Mapping[str, float]) -> float:
+        """By AbsRel: a factor of 1.25 is too wide for what engines differ by."""
+        return 1 - metrics["AbsRel"]
 
     def evaluate(
         self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitrail.tasks.agreement import Agreement
+from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement
 from vitrail.tasks.detect.box_geometry import iou, pairwise
 
 OVERLAP = 0.9  # from which on two boxes of a class are the same object in the same place
@@ -24,7 +24,7 @@ def box_agreement(reference: Sequence[Tensor], others: Sequence[Tensor], thresho
         same += len(pairs)
         compared += len(first) + len(second) - len(pairs)
         largest = max([largest, *(abs(float(first[i, 1] - second[j, 1])) for i, j in pairs)])
-    return Agreement(same, compared, "objects", largest, "score")
+    return Agreement(same, compared, "objects", largest, "score", MOST_PROBABILITY)
 
 
 def _paired(first: Tensor, second: Tensor) -> list[tuple[int, int]]:

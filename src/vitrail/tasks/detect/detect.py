@@ -179,6 +179,11 @@ class Detect(DenseTask):
 
     # ---- measuring
 
+    def pseudo_label(self, output: Tensor) -> Tensor:
+        """(m, 6): the objects that count as found, as `encode` takes them."""
+        found = output[output[:, 1] >= self.threshold]
+        return torch.cat([found[:, :1], found[:, 2:6], torch.zeros(len(found), 1)], dim=1)
+
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         detections, truths = self._arrays(outputs, targets)
         precision = measure_precision(detections, truths, self.outputs)
@@ -264,7 +269,7 @@ class Detect(DenseTask):
             for decoded in outputs
         ]
 
-    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """Found objects, at the task's threshold."""
         return box_agreement(reference, others, self.threshold)
 

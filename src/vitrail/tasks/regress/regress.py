@@ -108,10 +108,13 @@ class Regress(Task):
             "worst": number_metrics.worst(self.labels),
         }
 
+    def pseudo_label(self, output: Tensor) -> tuple[float, ...]:
+        return tuple(output.tolist())
+
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]
 
-    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """A number is the same within a fiftieth of how much it varies from picture to picture (of one, of its size).
 
         A model that explains 95 % of the variance is off by a fifth of it.

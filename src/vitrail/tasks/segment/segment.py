@@ -150,7 +150,7 @@ class Segment(DenseTask):
         """The areas of all classes that were found, the largest first, and the mask itself."""
         return [{"areas": self.areas(mask), "mask": mask.cpu().numpy()} for mask in decoded]
 
-    def agreement(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """The class of each pixel of the pictures; beside it, the largest share of one picture that differs."""
         same, compared = same_numbers([mask.short() for mask in reference], [mask.short() for mask in others], 0)
         pairs = zip(reference, others, strict=True)
