@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from vitrail.inference.backends.backend import AUTO, BACKENDS
-from vitrail.option_types import count, precision
+from vitrail.option_types import count, merged_tokens, precision
 from vitrail.options import Option
 
 _running = partial(Option, section="How the model is run")
@@ -47,6 +47,16 @@ class RunningOptions(DeviceOptions, total=False):
             "a folder of pictures that --engine auto compares engines on, and that int8 is calibrated on",
             metavar="DIR",
             unset="those that training kept beside the model, else some of those that are given",
+        ),
+    ]
+    merge_tokens: Annotated[
+        int | float | str,
+        _running(
+            "merge so many similar tokens in each block, or as many as cost no more than 0.5% of the answers (of the "
+            "accuracy, where --calibration has labels): faster, and less exact",
+            metavar="N|DROP%",
+            parse=merged_tokens,
+            default=0,
         ),
     ]
     batch_size: Annotated[
