@@ -118,7 +118,7 @@ def test_another_size_is_prepared_when_it_comes(
 
 
 def test_a_damaged_graph_is_made_again(
-    backend: GraphBackend, cache_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    backend: GraphBackend, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one whose bytes are whole, and which the runtime does not take."""
     (path,) = backend.cache.folder.glob(f"{backend.graph_format}-32x32*")
