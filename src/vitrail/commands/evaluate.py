@@ -38,7 +38,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """What the model's task measures, with 95 % intervals, on the readable images of a part of the data.
 
-    Besides the metrics, the result has model, data, part, engine, precision, unreadable (image and error of each) and notes.
+    Besides the metrics, the result has model, data, part, engine, precision, unreadable (image and error of each) and
+    notes.
     """
     from vitrail.dataset import Dataset
     from vitrail.inference.engine import Engine
