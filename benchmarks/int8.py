@@ -21,7 +21,7 @@ import numpy as np
 from vitrail.errors import VitrailError
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.graphs.openvino_graph import openvino_model
-from vitrail.graphs.quantize_search import compiled
+from vitrail.graphs.quantize import compiled
 from vitrail.graphs.trace import trace
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_images import CalibrationImages, calibration_images

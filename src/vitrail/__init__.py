@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitrail.commands.convert import convert as convert
     from vitrail.commands.evaluate import evaluate as evaluate
     from vitrail.commands.explain import explain as explain
+    from vitrail.commands.export import export as export
     from vitrail.commands.make_data import make_data as make_data
     from vitrail.commands.models import models as models
     from vitrail.commands.serve import serve as serve
@@ -53,6 +54,7 @@ _HOMES = {
     "convert": "vitrail.commands.convert",
     "evaluate": "vitrail.commands.evaluate",
     "explain": "vitrail.commands.explain",
+    "export": "vitrail.commands.export",
     "load": "vitrail.inference.loaded_model",
     "make_data": "vitrail.commands.make_data",
     "models": "vitrail.commands.models",
@@ -83,6 +85,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "convert",
     "evaluate",
     "explain",
+    "export",
     "load",
     "make_data",
     "models",

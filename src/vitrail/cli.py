@@ -25,6 +25,7 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "models": "list published models to start from, by short names",
     "info": "show what a model is and what it costs",
     "convert": "convert model files from one family to another",
+    "export": "write a model as ONNX, OpenVINO or a torch program, and check it",
     "predict": "run a model on images",
     "evaluate": "measure a model on labelled images",
     "bench": "measure how fast a model runs here, by every engine",

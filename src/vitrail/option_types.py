@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from vitrail.errors import VitrailError
 
-PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}  # short names of torch's; both are taken wherever one is given
+PRECISIONS = {
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "int8": "int8",
+}  # short names of torch's; both are taken wherever one is given
 
 
 def count(text: str) -> int:
@@ -70,7 +74,7 @@ def port(text: str) -> int:
 
 
 def precision(text: str) -> str:
-    """'bf16' is bfloat16, 'fp32' is float32; auto, and torch's own names, are what they are."""
+    """'bf16' is bfloat16, 'fp32' is float32; int8, auto, and torch's own names, are what they are."""
     name = PRECISIONS.get(text, text)
     if name not in ("auto", *PRECISIONS.values()):
         raise VitrailError(f"the precision is {text!r}; choose one of auto, {', '.join(PRECISIONS)}")

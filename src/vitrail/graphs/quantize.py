@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ ROUNDING = "FakeQuantize"
 OURS = "network_"  # what the names of traced weights begin with
 OFF = -1.0  # NNCF's alpha for: no SmoothQuant
 
+Forward = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # normalised (1, C, h, w) -> outputs (1, ...)
+
 
 def quantize(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | None) -> Any:
     """The model (an `openvino.Model`) with every layer in int8; the given one is kept as it is.
@@ -29,14 +31,21 @@ def quantize(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | N
     images: normalised (1, C, h, w) each: for a transformer, NNCF's statistics are right at batch 1 only. alpha: how
     much of the activations' range SmoothQuant moves into the weights, 0 to 1; None: no SmoothQuant.
     """
+    quantized = with_nncf(model, images, alpha, lambda image: image)
+    _free_attention(quantized)
+    return quantized
+
+
+def with_nncf(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | None, feed: Callable[..., Any]) -> Any:
+    """An OpenVINO or ONNX model as NNCF quantises it. feed: what the model is given for an image."""
     nncf = import_silently("nncf")
     nncf.set_log_level(logging.ERROR)
     advanced = import_silently("nncf.quantization.advanced_parameters")
     alphas = advanced.AdvancedSmoothQuantParameters(matmul=OFF if alpha is None else alpha)
     with _without_progress_bars():
-        quantized = nncf.quantize(
+        return nncf.quantize(
             model,
-            nncf.Dataset(images),
+            nncf.Dataset(images, feed),
             preset=nncf.QuantizationPreset.MIXED,
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(images),
@@ -44,8 +53,6 @@ def quantize(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | N
                 smooth_quant_alphas=alphas, backend_params={"compress_weights": False}
             ),
         )
-    _free_attention(quantized)
-    return quantized
 
 
 def layer_titles(model: Any) -> dict[str, str]:
@@ -86,6 +93,18 @@ def store_int8(model: Any) -> Any:
     copy = model.clone()
     transformations.compress_quantize_weights_transformation(copy)
     return copy
+
+
+def compiled(model: Any, hint: str = "f32") -> Forward:
+    """The model ready to run on this CPU. OpenVINO computes in bf16 where it can, unless it is told."""
+    core = import_silently("openvino").Core()
+    ready = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+
+    def forward(images: NDArray[np.float32]) -> NDArray[np.float32]:
+        outputs: NDArray[np.float32] = ready(images)[0]
+        return outputs
+
+    return forward
 
 
 def _free_attention(model: Any) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.graphs.no_telemetry import import_silently
-from vitrail.graphs.quantize import layer_titles, layers_in_float, quantize, quantized_layers, store_int8
+from vitrail.graphs.quantize import Forward
 
 ALPHAS = (None, 0.15, 0.5, 0.95)  # NNCF's default is the last; it costs Swin-B 1.7 points, None 0.1
 RANKED_BY = 32  # images, those that int8 changes most, that a layer's share of the loss is measured on
 MOST_IN_FLOAT = 0.25  # of the layers: with more of them there is little left of the speed
 
-Forward = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+class Int8Graph(Protocol):
+    """The module `quantize`, for OpenVINO, or `quantize_onnx`."""
+
+    def quantize(self, model: Any, images: Sequence[NDArray[np.float32]], alpha: float | None) -> Any: ...
+    def layer_titles(self, model: Any) -> dict[str, str]: ...
+    def quantized_layers(self, model: Any) -> list[str]: ...
+    def layers_in_float(self, model: Any, names: Collection[str]) -> Any: ...
+    def store_int8(self, model: Any) -> Any: ...
+    def compiled(self, model: Any, hint: str = "f32") -> Forward: ...
 
 
 class Loss(Protocol):
@@ -52,7 +60,12 @@ class Int8Choice:
 
 
 def search_int8(
-    model: Any, images: Sequence[NDArray[np.float32]], judge: Judge, allowed: float, hint: str = "f32"
+    graphs: Int8Graph,
+    model: Any,
+    images: Sequence[NDArray[np.float32]],
+    judge: Judge,
+    allowed: float,
+    hint: str = "f32",
 ) -> Int8Choice:
     """The alpha, and the layers in float, that come nearest to float32.
 
@@ -62,55 +75,54 @@ def search_int8(
     """
     tried, models = {}, {}
     for alpha in ALPHAS:
-        models[alpha] = quantize(model, images, alpha)
-        tried[alpha] = judge(compiled(models[alpha], hint))
+        models[alpha] = graphs.quantize(model, images, alpha)
+        tried[alpha] = judge(graphs.compiled(models[alpha], hint))
     best = min(ALPHAS, key=lambda alpha: (tried[alpha].points > allowed, tried[alpha].distance))
     loss = tried[best]
     in_float: tuple[str, ...] = ()
-    layers = len(quantized_layers(models[best]))
+    layers = len(graphs.quantized_layers(models[best]))
     if loss.points > allowed:
-        in_float, loss = _restore_layers(models[best], loss, judge, allowed, hint)
-    titles = layer_titles(model)
+        restoring = LayerRestoring(graphs, models[best], judge, hint)
+        in_float, loss = restoring.until(allowed, loss)
+    titles = graphs.layer_titles(model)
     return Int8Choice(best, in_float, tuple(titles[name] for name in in_float), layers, loss, tried)
 
 
-def make_int8(model: Any, images: Sequence[NDArray[np.float32]], choice: Int8Choice) -> Any:
-    """The `openvino.Model` of a choice, calibrated on all these images, its weights stored in int8."""
-    return store_int8(layers_in_float(quantize(model, images, choice.alpha), choice.in_float))
+def make_int8(graphs: Int8Graph, model: Any, images: Sequence[NDArray[np.float32]], choice: Int8Choice) -> Any:
+    """The model of a choice, calibrated on all these images, its weights stored in int8."""
+    quantized = graphs.quantize(model, images, choice.alpha)
+    return graphs.store_int8(graphs.layers_in_float(quantized, choice.in_float))
 
 
-def compiled(model: Any, hint: str = "f32") -> Forward:
-    """The model ready to run on this CPU. OpenVINO computes in bf16 where it can, unless it is told."""
-    core = import_silently("openvino").Core()
-    ready = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+@dataclass(frozen=True)
+class LayerRestoring:
+    """Brings the worst layers of a quantised model back to float."""
 
-    def forward(images: NDArray[np.float32]) -> NDArray[np.float32]:
-        outputs: NDArray[np.float32] = ready(images)[0]
-        return outputs
+    graphs: Int8Graph
+    quantized: Any
+    judge: Judge
+    hint: str = "f32"
 
-    return forward
+    def until(self, allowed: float, loss: Any) -> tuple[tuple[str, ...], Any]:
+        """One more layer at a time, until the loss is allowed or too few are left in int8: the names of those with
+        which it was least, and the loss. loss: with all layers in int8."""
+        ranked = self.ranked(loss)
+        best: tuple[tuple[str, ...], Any] = ((), loss)
+        for count in range(1, int(MOST_IN_FLOAT * len(ranked)) + 1):
+            names = tuple(ranked[:count])
+            measured = self.judge(self._forward(names))
+            if measured.points < best[1].points:
+                best = names, measured
+            if measured.points <= allowed:
+                break
+        return best
 
+    def ranked(self, loss: Any) -> list[str]:
+        """The names of the int8 layers, first the one whose return to float brings the outputs nearest to float32."""
+        worst = np.argsort(-loss.each, kind="stable")[:RANKED_BY].tolist()
+        names = self.graphs.quantized_layers(self.quantized)
+        distance = {name: self.judge.distance(self._forward([name]), worst) for name in names}
+        return sorted(names, key=lambda name: distance[name])
 
-def _restore_layers(quantized: Any, loss: Any, judge: Judge, allowed: float, hint: str) -> tuple[tuple[str, ...], Any]:
-    """The worst layers back to float, one more at a time, until the loss is allowed or too few are left in int8: the
-    names of those with which it was least, and the loss."""
-    ranked = rank_layers(quantized, judge, loss, hint)
-    best: tuple[tuple[str, ...], Any] = ((), loss)
-    for count in range(1, int(MOST_IN_FLOAT * len(ranked)) + 1):
-        names = tuple(ranked[:count])
-        measured = judge(compiled(layers_in_float(quantized, names), hint))
-        if measured.points < best[1].points:
-            best = names, measured
-        if measured.points <= allowed:
-            break
-    return best
-
-
-def rank_layers(quantized: Any, judge: Judge, loss: Any, hint: str = "f32") -> list[str]:
-    """The names of the int8 layers, first the one whose return to float brings the outputs nearest to float32."""
-    worst = np.argsort(-loss.each, kind="stable")[:RANKED_BY].tolist()
-    distance = {
-        name: judge.distance(compiled(layers_in_float(quantized, [name]), hint), worst)
-        for name in quantized_layers(quantized)
-    }
-    return sorted(distance, key=lambda name: distance[name])
+    def _forward(self, in_float: Collection[str]) -> Forward:
+        return self.graphs.compiled(self.graphs.layers_in_float(self.quantized, in_float), self.hint)

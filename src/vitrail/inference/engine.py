@@ -29,6 +29,7 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
 if TYPE_CHECKING:
+    from vitrail.inference.calibration.calibration_images import CalibrationImages
     from vitrail.inference.calibration.check_images import Calibration
 
 TOKENS = 8192  # in a batch that no one chose: 41 images of 224 px in patches of 16, 5 of DINOv2's 518 px
@@ -86,7 +87,11 @@ class Engine:
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
         path = Path(model) if isinstance(model, str | Path) else None
         chosen_later = engine == AUTO or merge_tokens != 0
-        backend = load_backend("torch" if chosen_later else engine, checkpoint, device=device, precision=precision)
+        if chosen_later:
+            backend = load_backend("torch", checkpoint, device=device)  # what the others are measured against
+        else:
+            pictures = partial(_check_images, checkpoint, path, calibration)
+            backend = load_backend(engine, checkpoint, device=device, precision=precision, pictures=pictures)
         opened = cls(checkpoint, backend, batch_size=batch_size)
         opened.path = path
         if chosen_later:
@@ -107,14 +112,13 @@ class Engine:
             from vitrail.inference.auto import choose_merging
 
             self.network, merging = choose_merging.merge_tokens(self, merge_tokens, calibration)
+        pictures = partial(_check_images, self.checkpoint, self.path, calibration)
         if engine == AUTO:
             from vitrail.inference.auto.choose import choose_backend
-            from vitrail.inference.calibration.check_images import check_images
 
-            pictures = partial(check_images, self.processor, self.checkpoint, self.path, calibration)
             self.backend = choose_backend(self, precision, pictures)
         else:
-            self.backend = load_backend(engine, self.network, device=device, precision=precision)
+            self.backend = load_backend(engine, self.network, device=device, precision=precision, pictures=pictures)
         if merging is not None:
             choose_merging.print_merging(self, merging)
 
@@ -220,3 +224,12 @@ def default_batch_size(checkpoint: Checkpoint) -> int:
     (height, width), patch = checkpoint.preprocessing.size, checkpoint.config.patch_size
     tokens = (height // patch[0]) * (width // patch[1]) + checkpoint.config.prefix
     return min(LARGEST, max(1, TOKENS // tokens))
+
+
+def _check_images(
+    checkpoint: Checkpoint, path: Path | None, calibration: Calibration | None
+) -> CalibrationImages | None:
+    """`check_images`, whose room needs engines itself."""
+    from vitrail.inference.calibration.check_images import check_images
+
+    return check_images(checkpoint, path, calibration)

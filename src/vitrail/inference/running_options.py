@@ -21,7 +21,7 @@ class DeviceOptions(TypedDict, total=False):
     precision: Annotated[
         str,
         _running(
-            "auto, fp32 or bf16; heads are always float32",
+            "auto, fp32, bf16 or, with the engine openvino, int8; torch's heads are always float32",
             metavar="NAME",
             parse=precision,
             default="auto",
@@ -44,7 +44,7 @@ class RunningOptions(DeviceOptions, total=False):
     calibration: Annotated[
         str | Path | Sequence[Any] | None,
         _running(
-            "a folder of pictures that --engine auto compares engines on",
+            "a folder of pictures that --engine auto compares engines on, and that int8 is calibrated on",
             metavar="DIR",
             unset="those that training kept beside the model, else some of those that are given",
         ),

@@ -12,7 +12,7 @@ from tests.conftest import lively_vit
 from vitrail.inference.calibration.answer_loss import AnswerJudge
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.image_processor import ModelInput
-from vitrail.model.presets import build_network, preset
+from vitrail.model.presets import preset
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
@@ -31,9 +31,8 @@ TASKS = {
 
 
 def checkpoint_of(task: str) -> Checkpoint:
-    torch.manual_seed(0)
     config = preset("mu/16", image_size=32, **TASKS[task])
-    network = lively_vit(config) if task in ("classify", "embed") else build_network(config).eval()
+    network = lively_vit(config)
     resize = "squash" if config.is_dense else "crop"
     training = {"training": {"task": {"threshold": 0.0, "nms_iou": None}}} if task == "detect" else {}
     return Checkpoint(network, Preprocessing(size=SIZE, resize=resize), task, None, training)

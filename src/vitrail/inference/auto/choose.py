@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -20,8 +20,9 @@ from vitrail.inference.auto.choice_record import Choice, choice_key, read_choice
 from vitrail.inference.auto.compare import compare, decoded_outputs
 from vitrail.inference.auto.machine import machine
 from vitrail.inference.auto.timing import median_seconds
-from vitrail.inference.backends.backend import Backend, load_backend
+from vitrail.inference.backends.backend import Backend, Pictures, load_backend
 from vitrail.inference.backends.graph_cache import fingerprint
+from vitrail.inference.backends.int8_record import int8_records
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.engine import Engine
@@ -33,7 +34,6 @@ TIMED_BATCH = 8  # images at most: enough to be fast, few enough for several rou
 GAIN = 1.05  # below that a difference is noise, and the simpler engine is taken
 CHECK_SECONDS = 15.0  # of torch in float32: as many of the pictures are compared as it can do
 LEAST_PICTURES = 32  # are compared in any case, if there are so many
-Pictures = Callable[[], CalibrationImages | None]
 
 
 def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backend:
@@ -42,14 +42,17 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
     precision: of the candidates; "auto": any. pictures: called only where nothing is remembered.
     """
     precision = named_precision(precision)
+    if precision == "int8":  # whoever asks for it has it where it runs fastest
+        return load_backend("openvino", engine.network, device="cpu", precision=precision, pictures=pictures)
     if engine.backend.device.type != "cpu":
         print_error(f"engine auto: torch on {engine.backend.device.type}; the other engines run on a CPU")
         return load_backend("torch", engine.network, device=str(engine.backend.device), precision=precision)
-    found = candidates(precision)
+    has_int8 = any(record["format"] == "openvino" for record in int8_records(fingerprint(engine.network)))
+    found = candidates(precision, has_int8)
     if not any(is_installed(name) for name in NEEDS):
         print_error(f"engine auto: torch; {FAST} would bring OpenVINO and ONNX Runtime, which are often faster")
         return load_backend("torch", engine.network, device="cpu", precision=precision)
-    key = _key(engine, precision)
+    key = _key(engine, precision, has_int8)
     choice = read_choice(key)
     if choice is None or choice.candidate not in found:
         images = pictures()
@@ -68,8 +71,9 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
     return load_backend(choice.engine, engine.network, device="cpu", precision=choice.precision)
 
 
-def _key(engine: Engine, precision: str) -> str:
+def _key(engine: Engine, precision: str, has_int8: bool) -> str:
     circumstances = {
+        "int8": has_int8,
         "machine": machine(),
         "precision": precision,
         "size": engine.checkpoint.preprocessing.size,

@@ -58,7 +58,7 @@ def choose_merging(engine: Engine, allowed: float, calibration: Calibration | No
     """The most tokens whose measured drop is at most `allowed`, a share: 0.005 is half a point of accuracy."""
     pictures = _labelled(engine, calibration)
     if pictures is None:
-        images = check_images(engine.processor, engine.checkpoint, engine.path, calibration)
+        images = check_images(engine.checkpoint, engine.path, calibration)
         if images is None:
             raise VitrailError(
                 "there are no pictures to measure on what merging costs: give a folder of pictures like those that the "
@@ -86,7 +86,8 @@ def print_merging(engine: Engine, merging: Merging) -> None:
     less = 1 - merged_multiply_adds(config, merging.r) / multiply_adds(config)
     text = f"merging {merging.r} tokens a block: {100 * less:.0f} % fewer multiply-adds"
     if merging.change:
-        text += f", {_speedup(engine):.2f} times as fast" if merging.r else ""
+        measured = merging.r and engine.backend.precision != "int8"  # whose other network would be searched for minutes
+        text += f", {_speedup(engine):.2f} times as fast" if measured else ""
         text += f"; {merging.change}; --merge-tokens {merging.r} sets it without measuring"
     print_error(text)
 

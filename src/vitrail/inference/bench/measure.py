@@ -180,7 +180,7 @@ def _merged_tokens(engine: Engine, plan: BenchPlan) -> int:
 
 def _pictures(engine: Engine, plan: BenchPlan) -> tuple[list[ModelInput], str]:
     """Pictures to compare answers on, and what they are in words: the user's, training's, or noise."""
-    found = check_images(engine.processor, engine.checkpoint, engine.path, plan.calibration)
+    found = check_images(engine.checkpoint, engine.path, plan.calibration)
     if found is not None:
         step = -(-len(found.images) // PICTURES)
         return list(found.images[::step]), found.source

@@ -16,6 +16,7 @@ from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.calibration.calibration_file import MOST, calibration_file, read_calibration
 from vitrail.inference.engine import Engine
 from vitrail.inference.evaluation import dataset_for
+from vitrail.inference.evaluation_part import choose_part
 from vitrail.inference.image_processor import ImageProcessor, ModelInput
 from vitrail.inference.label_matching import renumbered, targets_for
 from vitrail.inference.sources import images_of
@@ -130,7 +131,8 @@ def _labelled(checkpoint: Checkpoint, folder: Path) -> tuple[list[Path], Sequenc
         task, dataset = engine.task, dataset_for(engine, folder)
         if dataset.task != task.name:
             return None
-        items = [dataset.items[index] for index in spread_over_classes(dataset.items, MOST, seed=0)]
+        unseen = choose_part(dataset, "auto", checkpoint.provenance).items
+        items = [unseen[index] for index in spread_over_classes(unseen, MOST, seed=0)]
         if isinstance(task, DenseTask):
             targets = renumbered(task.targets(items, (1, 1), 0.0, WORKERS), task, dataset.labels, checkpoint.labels)
             truths: Sequence[Any] = LazyTargets(targets, len(items))

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.graphs.quantize_search import Int8Choice, compiled, make_int8, search_int8
+from vitrail.graphs import quantize, quantize_onnx
+from vitrail.graphs.quantize_search import Int8Choice, make_int8, search_int8
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.text import counted
@@ -17,28 +18,30 @@ ALLOWED_DROP = 0.5  # points of the task's metric
 
 def quantized_model(
     checkpoint: Checkpoint,
-    ov_model: Any,
+    model: Any,
     calibration: CalibrationImages,
     allowed_drop: float = ALLOWED_DROP,
     hint: str = "f32",
 ) -> tuple[Any, dict[str, Any]]:
-    """The int8 `openvino.Model`, and the record of what was chosen and what it loses, fit for JSON.
+    """The int8 model, and the record of what was chosen and what it loses, fit for JSON.
 
     The choice is made on two thirds of the pictures and judged on the others; the model is then calibrated on all.
-    ov_model: the checkpoint's network (`openvino_graph.openvino_model`), of a free batch or of one; it is kept as is.
-    allowed_drop: points that it may lose; VitrailError above. hint: what runs between int8 layers, f32 or bf16.
+    model: the checkpoint's network as an `openvino.Model` or an `onnx.ModelProto` (`graphs/`), of a free batch or of
+    one; it is kept as it is. allowed_drop: points that it may lose; VitrailError above. hint: what runs between int8
+    layers, f32 or, with OpenVINO, bf16.
     """
+    graphs = quantize_onnx if type(model).__name__ == "ModelProto" else quantize
     fitted, held_out = calibration.split()
     judge = AnswerJudge(checkpoint, held_out)
     inputs = NormalisedImages(fitted.images, checkpoint.preprocessing)
-    choice = search_int8(ov_model, inputs, judge, allowed_drop, hint)
+    choice = search_int8(graphs, model, inputs, judge, allowed_drop, hint)
     if choice.loss.points <= allowed_drop:
-        model = make_int8(ov_model, NormalisedImages(calibration.images, checkpoint.preprocessing), choice)
-        measured = judge(compiled(model, hint))  # it has seen these pictures: a surprise is possible, praise is not
+        int8 = make_int8(graphs, model, NormalisedImages(calibration.images, checkpoint.preprocessing), choice)
+        measured = judge(graphs.compiled(int8, hint))  # it has seen these pictures: no praise, but a surprise counts
         choice = replace(choice, loss=max(choice.loss, measured, key=lambda loss: loss.points))
     if choice.loss.points > allowed_drop:
         raise VitrailError(f"int8 is refused: {in_words(choice)}, {allowed_drop:g} are allowed; use bf16 or fp32")
-    return model, record_of(choice, calibration)
+    return int8, record_of(choice, calibration)
 
 
 def record_of(choice: Int8Choice, calibration: CalibrationImages) -> dict[str, Any]:
