@@ -80,7 +80,7 @@ class Engine:
         onnxruntime; auto is the fastest here that gives torch's answers. device: cuda, mps or cpu; auto is the first of
         these that is there. The model moves to it, and stays there. precision: auto, fp32 or bf16; auto is bf16 where
         the device is fast in it. calibration: pictures to check an engine on, as `check_images` takes them.
-        merge_tokens: so many in each block, or "0.5%", as many as cost no more than that (`auto/merging.py`).
+        merge_tokens: so many in each block, or "0.5%", as many as cost no more than that (`auto/choose_merging.py`).
         """
         if isinstance(model, Engine):
             return model
@@ -111,9 +111,9 @@ class Engine:
         """Run on another backend from now on, the arguments being those of `open`; auto stays on the same device."""
         merging = None
         if merge_tokens != 0:
-            from vitrail.inference.auto import merging as auto_merging
+            from vitrail.inference.auto import choose_merging
 
-            self.network, merging = auto_merging.merge_tokens(self, merge_tokens, calibration)
+            self.network, merging = choose_merging.merge_tokens(self, merge_tokens, calibration)
         pictures = partial(_check_images, self.checkpoint, self.path, calibration)
         if engine == AUTO:
             from vitrail.inference.auto.choose import choose_backend
@@ -123,7 +123,7 @@ class Engine:
             self.backend = load_backend(engine, self.network, device=device, precision=precision, pictures=pictures)
             _check_engine(self, pictures)
         if merging is not None:
-            auto_merging.print_merging(self, merging)
+            choose_merging.print_merging(self, merging)
 
     def with_fast_decode(self) -> Engine:
         """The same, but large JPEGs are decoded at reduced scale: faster, and probabilities change a little."""

@@ -1,4 +1,4 @@
-"""The process of one engine: JSON lines in, JSON lines out. `worker_process.py` is its other end.
+"""The process of one engine: JSON lines in, JSON lines out. `bench_process.py` is its other end.
 
 It loads the engine, says so, and then does what it is asked, one thing at a time. So its memory is that engine's, and
 another engine's threads cannot disturb its own: while one runs, the others wait for their next line.
@@ -18,7 +18,7 @@ WARM_RUNS = 2
 
 
 def main() -> None:
-    """`python -m vitrail.inference.bench.worker`."""
+    """`python -m vitrail.inference.bench.bench_worker`."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a runtime prints is no reply
     requests = map(json.loads, sys.stdin)

@@ -12,7 +12,7 @@ from typing import Any
 from vitrail.errors import VitrailError
 
 # -P: a folder called torch where the user stands is not torch
-COMMAND = (sys.executable, "-P", "-m", "vitrail.inference.bench.worker")
+COMMAND = (sys.executable, "-P", "-m", "vitrail.inference.bench.bench_worker")
 PATIENCE = 5.0  # seconds until a process that was told to end is ended
 
 
