@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.graphs import quantize, quantize_onnx
-from vitrail.graphs.quantize_search import Int8Choice, make_int8, search_int8
+from vitrail.graphs.quantize_search import Int8Choice, Int8Graph, make_int8, search_int8
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.text import counted
@@ -30,18 +30,29 @@ def quantized_model(
     one; it is kept as it is. allowed_drop: points that it may lose; VitrailError above. hint: what runs between int8
     layers, f32 or, with OpenVINO, bf16.
     """
-    graphs = quantize_onnx if type(model).__name__ == "ModelProto" else quantize
+    graphs = graphs_of(model)
     fitted, held_out = calibration.split()
     judge = AnswerJudge(checkpoint, held_out)
-    inputs = NormalisedImages(fitted.images, checkpoint.preprocessing)
-    choice = search_int8(graphs, model, inputs, judge, allowed_drop, hint)
-    if choice.loss.points <= allowed_drop:
-        int8 = make_int8(graphs, model, NormalisedImages(calibration.images, checkpoint.preprocessing), choice)
-        measured = judge(graphs.compiled(int8, hint))  # it has seen these pictures: no praise, but a surprise counts
-        choice = replace(choice, loss=max(choice.loss, measured, key=lambda loss: loss.points))
+    choice = search_int8(
+        graphs, model, NormalisedImages(fitted.images, checkpoint.preprocessing), judge, allowed_drop, hint
+    )
+    check_loss(choice, allowed_drop)
+    int8 = make_int8(graphs, model, NormalisedImages(calibration.images, checkpoint.preprocessing), choice)
+    measured = judge(graphs.compiled(int8, hint))  # it has seen these pictures: no praise, but a surprise counts
+    choice = replace(choice, loss=max(choice.loss, measured, key=lambda loss: loss.points))
+    check_loss(choice, allowed_drop)
+    return int8, record_of(choice, calibration)
+
+
+def graphs_of(model: Any) -> Int8Graph:
+    """What quantises an `onnx.ModelProto`, or an `openvino.Model`."""
+    return quantize_onnx if type(model).__name__ == "ModelProto" else quantize
+
+
+def check_loss(choice: Int8Choice, allowed_drop: float) -> None:
+    """VitrailError with the figures where it loses more than so many points."""
     if choice.loss.points > allowed_drop:
         raise VitrailError(f"int8 is refused: {in_words(choice)}, {allowed_drop:g} are allowed; use bf16 or fp32")
-    return int8, record_of(choice, calibration)
 
 
 def record_of(choice: Int8Choice, calibration: CalibrationImages) -> dict[str, Any]:
