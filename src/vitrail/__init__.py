@@ -6,10 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.commands.bench import bench as bench
     from vitrail.commands.check import check as check
     from vitrail.commands.convert import convert as convert
     from vitrail.commands.evaluate import evaluate as evaluate
     from vitrail.commands.explain import explain as explain
+    from vitrail.commands.export import export as export
     from vitrail.commands.make_data import make_data as make_data
     from vitrail.commands.models import models as models
     from vitrail.commands.serve import serve as serve
@@ -47,10 +49,12 @@ _HOMES = {
     "ViTConfig": "vitrail.model.config",
     "VitrailError": "vitrail.errors",
     "autocast": "vitrail.model.precision",
+    "bench": "vitrail.commands.bench",
     "check": "vitrail.commands.check",
     "convert": "vitrail.commands.convert",
     "evaluate": "vitrail.commands.evaluate",
     "explain": "vitrail.commands.explain",
+    "export": "vitrail.commands.export",
     "load": "vitrail.inference.loaded_model",
     "make_data": "vitrail.commands.make_data",
     "models": "vitrail.commands.models",
@@ -76,10 +80,12 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "VitrailError",
     "__version__",
     "autocast",
+    "bench",
     "check",
     "convert",
     "evaluate",
     "explain",
+    "export",
     "load",
     "make_data",
     "models",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -39,6 +40,33 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise VitrailError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_all(folder: str | Path) -> Iterator[Path]:
+    """Gives a temporary folder to write files into; on success they take their places in `folder`, on failure it stays
+    as it was. Their names are right from the start, for files that name one another."""
+    folder = Path(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(f".{glob.escape(folder.name)}.????????.part"):  # by a process that was killed
+            if time.time() - left.stat().st_mtime >= DAY:
+                shutil.rmtree(left, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    except OSError as error:
+        raise VitrailError(f"cannot write to {folder}: {error.strerror or error}") from None
+    try:
+        yield temporary
+        folder.mkdir(exist_ok=True)
+        for path in temporary.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            path.chmod(0o666 & ~_umask())
+            os.replace(path, folder / path.name)
+    except OSError as error:
+        raise VitrailError(f"cannot write to {folder}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def remove_unfinished(folder: Path, name: str | None = None, seconds: float = 0.0) -> None:

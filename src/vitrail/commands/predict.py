@@ -54,7 +54,8 @@ def run_predict(
         raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
     if [str(image) for image in images].count(STDIN) > 1:
         raise VitrailError("'-' is standard input, which can be read once: name it once")
-    if options["engine"] == AUTO and options["calibration"] is None and STDIN not in map(str, images):
+    measures = options["engine"] == AUTO or options["merge_tokens"] != 0
+    if measures and options["calibration"] is None and STDIN not in map(str, images):
         options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
     predictor = Predictor(model, **options)
     task = predictor.engine.task

@@ -6,12 +6,12 @@ sends them, so an entry in `sys.modules` that cannot be imported keeps it away. 
 
 from __future__ import annotations
 
-import importlib
 import sys
 from types import ModuleType
 from typing import Any
 
 from vitrail.errors import VitrailError
+from vitrail.graphs.installed import import_installed
 
 SENDER = "openvino_telemetry"
 
@@ -24,7 +24,4 @@ def import_silently(name: str) -> Any:
             f"{SENDER} is already imported and would report to its makers: use Vitrail before openvino or nncf"
         )
     sys.modules[SENDER] = None  # type: ignore[assignment]  # `import` then raises ImportError, which both expect
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise VitrailError(f"this needs {name}: pip install 'vitrail[fast]' ({error})") from None
+    return import_installed(name)

@@ -2,18 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.export import ExportedProgram
 
+from vitrail.graphs.graph_file import Run
+from vitrail.graphs.installed import import_installed
 from vitrail.graphs.trace import IMAGES, OUTPUTS
+
+FILE = "model.onnx"
+MOST_BYTES = 1_900_000_000  # of weights inside of one file: protobuf ends at 2 GiB, and the graph takes some too
 
 
 def onnx_model(program: ExportedProgram) -> Any:
     """An `onnx.ModelProto` with named input and output; its weights are inside."""
-    exported = torch.onnx.export(
-        program, dynamo=True, external_data=False, verbose=False, input_names=[IMAGES], output_names=[OUTPUTS]
-    )
+    return onnx_program(program, IMAGES, [OUTPUTS]).model_proto
+
+
+def onnx_program(program: ExportedProgram, input_name: str, output_names: Sequence[str]) -> torch.onnx.ONNXProgram:
+    """The program as ONNX with named input and outputs; its weights are not copied."""
+    for needed in ("onnx", "onnxscript"):
+        import_installed(needed)
+    with torch.no_grad(), _quietly():
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+            input_names=[input_name],
+            output_names=list(output_names),
+        )
     assert exported is not None
-    return exported.model_proto
+    for node in exported.model.graph:
+        node.metadata_props.clear()  # where each line of source stood on this machine
+    return exported
+
+
+def write_onnx(exported: torch.onnx.ONNXProgram, folder: Path, metadata: Mapping[str, str]) -> None:
+    """`model.onnx` with these texts in its metadata_props; above 2 GB the weights lie beside it, in model.onnx.data."""
+    exported.model.metadata_props.update(metadata)
+    weights = sum(value.const_value.nbytes for value in exported.model.graph.initializers.values() if value.const_value)
+    exported.save(folder / FILE, external_data=weights > MOST_BYTES)
+
+
+def open_onnx(folder: Path) -> Run:
+    """The file as ONNX Runtime runs it."""
+    onnxruntime = import_installed("onnxruntime")
+    session = onnxruntime.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
+    input_name, names = session.get_inputs()[0].name, [output.name for output in session.get_outputs()]
+
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
+        return dict(zip(names, session.run(names, {input_name: images}), strict=True))
+
+    return run
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """torch warns of its own parts, and the optimizer tells of every operation that it leaves alone."""
+    logger = logging.getLogger("onnxscript")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

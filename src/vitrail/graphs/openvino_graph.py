@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.export import ExportedProgram
 
+from vitrail.graphs.graph_file import Run
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.graphs.trace import IMAGES, OUTPUTS
 
+FILE = "model.xml"  # and model.bin beside it, with the weights
+EXACT = {"INFERENCE_PRECISION_HINT": "f32"}  # else OpenVINO computes in bfloat16 where the CPU has it
 
-def openvino_model(program: ExportedProgram) -> Any:
-    """An `openvino.Model` with named input and output, in float32: whoever compiles it says what it computes in."""
+
+def openvino_model(program: ExportedProgram, input_name: str = IMAGES, output_names: Sequence[str] = (OUTPUTS,)) -> Any:
+    """An `openvino.Model` with named input and outputs, in float32: whoever compiles it says what it computes in."""
     openvino = import_silently("openvino")
-    model = openvino.convert_model(program)
-    model.inputs[0].get_tensor().set_names({IMAGES})
-    model.outputs[0].get_tensor().set_names({OUTPUTS})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own parts
+        model = openvino.convert_model(program)
+    model.inputs[0].get_tensor().set_names({input_name})
+    for output, name in zip(model.outputs, output_names, strict=True):
+        output.get_tensor().set_names({name})
     return model
+
+
+def write_openvino(model: Any, folder: Path, metadata: Mapping[str, str]) -> None:
+    """`model.xml` with these texts in its rt_info, and `model.bin` with the weights as they are."""
+    for name, text in metadata.items():
+        model.set_rt_info(text, [name])
+    import_silently("openvino").save_model(model, folder / FILE, compress_to_fp16=False)
+
+
+def open_openvino(folder: Path) -> Run:
+    """The file as OpenVINO runs it on the CPU, in float32."""
+    compiled = import_silently("openvino").Core().compile_model(folder / FILE, "CPU", EXACT)
+
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
+        results = compiled(images)
+        return {output.get_any_name(): np.array(results[output]) for output in compiled.outputs}
+
+    return run

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitrail.model.encoder import Encoder
@@ -23,14 +24,24 @@ def trace(checkpoint: Checkpoint, size: tuple[int, int] | None = None, batch: in
     any.
     """
     size = size or checkpoint.preprocessing.size
-    network = copy.deepcopy(adapt(checkpoint, image_size=size).model).float().cpu().eval()  # the caller's is kept
-    network.requires_grad_(
-        False
-    )  # else a learned bias of attention changes the kernel, and strides, when it is decomposed
+    network = network_at(checkpoint, size)
     images = torch.zeros(batch or EXAMPLES, network.config.channels, *size)
-    shapes = None if batch else ({0: Dim.DYNAMIC},)
-    with torch.no_grad():
-        return torch.export.export(_ForwardPass(network), (images,), dynamic_shapes=shapes)
+    return trace_module(_ForwardPass(network), images, free_batch=batch is None)
+
+
+def network_at(checkpoint: Checkpoint, size: tuple[int, int]) -> Encoder:
+    """A copy of the network that has this size (height, width) for its own, in float32 on the CPU."""
+    network = copy.deepcopy(adapt(checkpoint, image_size=size).model).float().cpu().eval()  # the caller's is kept
+    # a learned bias of attention that wants a gradient has another kernel, whose strides the decomposed graph lacks
+    return network.requires_grad_(False)
+
+
+def trace_module(module: nn.Module, example: Tensor, free_batch: bool) -> ExportedProgram:
+    """A module of one input as a program. free_batch: the input's first dim may be any number."""
+    shapes = ({0: Dim.DYNAMIC},) if free_batch else None
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own parts
+        return torch.export.export(module.eval(), (example,), dynamic_shapes=shapes)
 
 
 class _ForwardPass(nn.Module):
@@ -40,5 +51,5 @@ class _ForwardPass(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         return self.network(images)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from vitrail.inference.backends.backend import AUTO, BACKENDS
-from vitrail.option_types import count, precision
+from vitrail.option_types import count, merged_tokens, precision
 from vitrail.options import Option
 
 _running = partial(Option, section="How the model is run")
@@ -21,7 +21,7 @@ class DeviceOptions(TypedDict, total=False):
     precision: Annotated[
         str,
         _running(
-            "auto, fp32 or bf16; heads are always float32",
+            "auto, fp32, bf16 or, with the engine openvino, int8; torch's heads are always float32",
             metavar="NAME",
             parse=precision,
             default="auto",
@@ -44,9 +44,19 @@ class RunningOptions(DeviceOptions, total=False):
     calibration: Annotated[
         str | Path | Sequence[Any] | None,
         _running(
-            "a folder of pictures that --engine auto compares engines on",
+            "a folder of pictures that --engine auto compares engines on, and that int8 is calibrated on",
             metavar="DIR",
             unset="those that training kept beside the model, else some of those that are given",
+        ),
+    ]
+    merge_tokens: Annotated[
+        int | float | str,
+        _running(
+            "merge so many similar tokens in each block, or as many as cost no more than 0.5% of the answers (of the "
+            "accuracy, where --calibration has labels): faster, and less exact",
+            metavar="N|DROP%",
+            parse=merged_tokens,
+            default=0,
         ),
     ]
     batch_size: Annotated[

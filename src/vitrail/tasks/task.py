@@ -53,6 +53,7 @@ class Task(ABC):
     every_patch: ClassVar[bool] = False  # whether it cannot be learnt from some of the patches
     answer_schema: ClassVar[Mapping[str, Any]] = {"type": "object"}  # JSON schema of an answer over HTTP
     link: ClassVar[str] = ""  # what makes an answer of a whole image's outputs: softmax, sigmoid, identity; "": none
+    graph_words: ClassVar[Mapping[str, str]] = {}  # what `graph_outputs` gives, by name, with its shape
     support_noun: ClassVar[str] = "images"  # what the `support` of a label counts
     # What training chooses by. The defaults suit classes of whole images.
     labels_are_columns: ClassVar[bool] = False  # whether the labels name the columns of a table
@@ -179,6 +180,12 @@ class Task(ABC):
     def agreement(self, metrics: Mapping[str, float]) -> float:
         """How well a model answers, 1 at best, from the metrics of `evaluate`: what a faster engine may lose of."""
         return metrics[self.main_metric]
+
+    @abstractmethod
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        """A finished model's outputs (B, ...) as a file for other runtimes gives them, by the names of `graph_words`:
+        tensors of static shape but for B, by operations that torch.export takes. size: (height, width) of the input.
+        """
 
     def png_arrays(self, answer: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The arrays (H, W) of an answer by name, as whole numbers that a PNG can hold: what the HTTP API sends."""

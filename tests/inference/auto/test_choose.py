@@ -38,7 +38,7 @@ class Exact:
         self.checkpoint = checkpoint
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str, precision: str) -> Any:
+    def load(cls, checkpoint: Checkpoint, *, device: str, precision: str, pictures: Any = None) -> Any:
         return cls(checkpoint)
 
     @torch.no_grad()
@@ -157,7 +157,7 @@ def test_without_the_packages_a_line_says_what_they_bring(
 def test_an_engine_that_cannot_run_the_model_is_left_out(
     save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(checkpoint: Checkpoint, *, device: str, precision: str) -> Any:
+    def fail(checkpoint: Checkpoint, *, device: str, precision: str, pictures: Any = None) -> Any:
         raise RuntimeError("no such operator\nand much more")
 
     monkeypatch.setattr(Exact, "load", fail)

@@ -92,7 +92,7 @@ def backend(request: pytest.FixtureRequest) -> GraphBackend:
 
 
 def test_a_second_process_traces_nothing(backend: GraphBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: GraphBackend, size: tuple[int, int]) -> list[bytes]:
+    def fail(self: GraphBackend, *size: Any) -> list[bytes]:
         raise AssertionError("it is in the cache")
 
     images = torch.randn(2, 3, 32, 32)
@@ -118,15 +118,15 @@ def test_another_size_is_prepared_when_it_comes(
 
 
 def test_a_damaged_graph_is_made_again(
-    backend: GraphBackend, cache_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    backend: GraphBackend, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one whose bytes are whole, and which the runtime does not take."""
-    (path,) = backend.cache.folder.glob(f"{backend.graph_kind}-32x32*")
+    (path,) = backend.cache.folder.glob(f"{backend.graph_format}-32x32*")
     whole = path.read_bytes()
-    parts = backend.cache.read(f"{backend.graph_kind}-32x32")
+    parts = backend.cache.read(f"{backend.graph_format}-32x32")
     assert parts is not None
     made = [bytes(part) for part in parts]
-    monkeypatch.setattr(type(backend), "make_graph", lambda self, size: made)  # tracing takes seconds
+    monkeypatch.setattr(type(backend), "make_graph", lambda self, *size: made)  # tracing takes seconds
     path.write_bytes(whole[: len(whole) // 2] + b"?" + whole[len(whole) // 2 + 1 :])
     again = load_backend(backend.name, checkpoint_of("classify"), precision="fp32")
     assert "is damaged: it is made again" in capsys.readouterr().err and path.read_bytes() == whole
@@ -186,9 +186,7 @@ def test_a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_onnxruntime_has_no_bf16() -> None:
-    with pytest.raises(
-        VitrailError, match="the engine onnxruntime does not compute in bfloat16.*: choose auto or fp32"
-    ):
+    with pytest.raises(VitrailError, match="the engine onnxruntime does not compute in bf16.*: choose auto, fp32"):
         load_backend("onnxruntime", checkpoint_of("classify"), precision="bf16")
 
 

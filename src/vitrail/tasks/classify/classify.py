@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class Classify(Labelling):
     name = "classify"
     title = "classification"
     link = "softmax"
+    graph_words: ClassVar[dict[str, str]] = {"probabilities": "(B, labels) of each label in their order; they sum to 1"}
     answer_schema = object_of(label=TEXT, probability=PROBABILITY, top=GUESSES)
     main_metric = "accuracy"
     quick_names = ("accuracy", "balanced_accuracy")
@@ -74,6 +75,9 @@ class Classify(Labelling):
 
     def pseudo_label(self, output: Tensor) -> int:
         return int(output.argmax())
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"probabilities": outputs.softmax(-1)}
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         probabilities = torch.softmax(torch.from_numpy(self._numbers(outputs)), 1).numpy()

@@ -65,6 +65,9 @@ class Depth(DenseTask):
     photo_batch = 8  # every pixel is an example
     short_run_batch = 16
     heads = ("mask_decoder", "mask_linear")
+    graph_words: ClassVar[dict[str, str]] = {
+        "depth": "(B, h, w) the depth at each pixel of the input, in the label's unit"
+    }
 
     def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
         super().__init__(labels, class_weights)
@@ -145,6 +148,10 @@ class Depth(DenseTask):
         self.check_finite(outputs)
         log = [sample_at_pixels(one, frame)[0] for one, frame in zip(outputs, frames, strict=True)]
         return [(self.log_mean + self.log_std * one).exp() for one in log]
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        log = F.interpolate(outputs, size, mode="bilinear", align_corners=False)[:, 0]
+        return {"depth": (self.log_mean + self.log_std * log).exp()}
 
     def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
         """Quartiles of the depth, the nearest and the farthest pixel, and the map itself."""

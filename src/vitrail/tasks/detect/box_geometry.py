@@ -22,7 +22,7 @@ def to_centres(corners: Tensor) -> Tensor:
 
 
 def area(corners: Tensor) -> Tensor:
-    return (corners[..., 2] - corners[..., 0]).clamp(min=0) * (corners[..., 3] - corners[..., 1]).clamp(min=0)
+    return (corners[..., 2] - corners[..., 0]).clamp(min=0.0) * (corners[..., 3] - corners[..., 1]).clamp(min=0.0)
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
@@ -61,4 +61,4 @@ def distinct(corners: Tensor, labels: Tensor, most: float) -> Tensor:
 def _shared(a: Tensor, b: Tensor) -> Tensor:
     """The area that both cover."""
     sides = torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])
-    return sides.clamp(min=0).prod(-1)
+    return sides.clamp(min=0.0).prod(-1)

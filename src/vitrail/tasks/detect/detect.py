@@ -17,13 +17,14 @@ from vitrail.model.heads.box_heads import DecoderOutputs
 from vitrail.tasks.agreement import Agreement
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.detect.average_precision import measure_precision
-from vitrail.tasks.detect.box_agreement import box_agreement
 from vitrail.tasks.detect.box_geometry import to_centres, to_corners
 from vitrail.tasks.detect.box_loss import decoder_loss, scored_loss, softmax_loss
+from vitrail.tasks.detect.box_matching import box_agreement
 from vitrail.tasks.detect.box_metrics import LEAST, BoxMetrics, counted
 from vitrail.tasks.detect.box_report import box_report
 from vitrail.tasks.detect.box_targets import BoxTargets
 from vitrail.tasks.detect.boxes import Boxes
+from vitrail.tasks.detect.graph_boxes import best_boxes
 from vitrail.tasks.detect.nms import NEVER, USUAL, best_nms_iou, suppress, suppress_rows
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
@@ -64,6 +65,11 @@ class Detect(DenseTask):
         "f1": MetricWords("F1", "high when precision and recall both are"),
     }
     heads = ("box_decoder", "box_tokens")
+    graph_words: ClassVar[dict[str, str]] = {
+        "boxes": "(B, n, 4) left, top, right, bottom in 0..1 of the input, best first",
+        "scores": "(B, n) of each box; 0 where non-maximum suppression, which is inside, left it out",
+        "labels": "(B, n) the number of its label",
+    }
 
     def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
         super().__init__(labels, class_weights)
@@ -157,9 +163,20 @@ class Detect(DenseTask):
             _own(torch.stack([label[i].float(), best.values[i], query[i].float()], dim=1), corners[i], frame)
             for i, frame in enumerate(frames)
         ]
+        return [suppress(rows, self.nms_overlap(softmax)) for rows in detections]
+
+    def nms_overlap(self, softmax: bool) -> float:
+        """The IoU above which the better of two boxes stays alone. softmax: whether a class says "no object"."""
+        if self.nms_iou is not None:
+            return self.nms_iou
         # YOLOS was published without; a decoder trained for minutes still says some objects twice
-        usual = NEVER if softmax else USUAL
-        return [suppress(rows, usual if self.nms_iou is None else self.nms_iou) for rows in detections]
+        return NEVER if softmax else USUAL
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        softmax = self.softmax(outputs)
+        logits, boxes = outputs.split([outputs.shape[-1] - 4, 4], dim=-1)
+        scores = logits.softmax(-1)[..., :-1] if softmax else logits.sigmoid()
+        return best_boxes(scores, boxes, MOST, self.nms_overlap(softmax))
 
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
         kept = torch.zeros(MOST, 6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ class MultiLabel(Labelling):
     name = "multilabel"
     title = "multi-label classification"
     link = "sigmoid"
+    graph_words: ClassVar[dict[str, str]] = {
+        "probabilities": "(B, labels) of each label by itself; above 0.5 it is given"
+    }
     answer_schema = object_of(labels=list_of(TEXT), top=GUESSES)
     main_metric = "mAP"
     quick_names = ("mAP", "micro_f1")
@@ -79,6 +82,9 @@ class MultiLabel(Labelling):
 
     def pseudo_label(self, output: Tensor) -> tuple[int, ...]:
         return tuple(torch.nonzero(output > 0).flatten().tolist())
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"probabilities": outputs.sigmoid()}
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """`labels` are those above 0.5, `top` the most probable ones: as many as asked, but all that are above 0.5."""

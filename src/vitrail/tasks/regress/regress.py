@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ class Regress(Task):
     metric_words = NUMBER_METRICS
     every_patch = True  # a number may be a count of what is seen
     link = "identity"
+    graph_words: ClassVar[dict[str, str]] = {"values": "(B, labels) the numbers in their own units"}
     answer_schema = object_of(values={"type": "object", "additionalProperties": NUMBER})
     main_metric = "R2"
     quick_names = ("R2", "MAE")
@@ -110,6 +111,9 @@ class Regress(Task):
 
     def pseudo_label(self, output: Tensor) -> tuple[float, ...]:
         return tuple(output.tolist())
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"values": outputs}
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]

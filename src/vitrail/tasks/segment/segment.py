@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from vitrail.dataset import Item
 from vitrail.errors import VitrailError
@@ -59,6 +60,10 @@ class Segment(DenseTask):
         "boundary_f1": MetricWords("Boundary F1", "how well outlines are met, within a small tolerance"),
     }
     heads = ("mask_decoder", "mask_linear", "mask_queries")
+    graph_words: ClassVar[dict[str, str]] = {
+        "mask": "(B, h, w) uint8, the number of the best label at each pixel of the input",
+        "logits": "(B, labels, h', w') before that, at the head's own resolution",
+    }
 
     def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
         super().__init__(labels, class_weights)
@@ -145,6 +150,10 @@ class Segment(DenseTask):
         """(B, K, h', w') -> uint8 (H, W) each, at the picture's own size."""
         self.check_finite(outputs)
         return [classes_at(logits, frame) for logits, frame in zip(outputs, frames, strict=True)]
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        at_pixels = F.interpolate(outputs, size, mode="bilinear", align_corners=False)
+        return {"mask": at_pixels.argmax(1).to(torch.uint8), "logits": outputs}
 
     def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
         """The areas of all classes that were found, the largest first, and the mask itself."""

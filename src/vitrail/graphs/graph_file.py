@@ -1,0 +1,11 @@
+"""What a file of a traced network is to whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+METADATA = "vitrail"  # the entry of a file's metadata that holds what the model is, as JSON
+Run: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]  # images (B, ...) -> outputs (B, ...) by name

@@ -1,0 +1,164 @@
+"""A model as a file for other runtimes: traced with its answers, written beside, checked, then put into its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+
+from vitrail import __version__
+from vitrail.errors import VitrailError
+from vitrail.files import replacing_all
+from vitrail.graphs import onnx_graph, openvino_graph, torch_graph
+from vitrail.graphs.answer_pass import EXTRAS, AnswerPass, Normalisation, weights_in_bfloat16
+from vitrail.graphs.graph_file import METADATA, Run
+from vitrail.graphs.trace import EXAMPLES, IMAGES, network_at, trace_module
+from vitrail.inference.engine import task_of
+from vitrail.inference.export_check import Check, check_images, compare, refuse_if_off, run_in_batches, torch_run
+from vitrail.inference.image_processor import ImageProcessor
+from vitrail.tasks.registry import EMBED
+from vitrail.tasks.task import Task
+from vitrail.weights.checkpoint import Checkpoint
+
+FORMATS = ("onnx", "openvino", "torch")
+PRECISIONS = ("fp32", "bf16", "int8")
+PREPROCESSING = ("outside", "inside")
+PIXELS = "pixels"  # the input of a graph that normalises itself
+BESIDE = "model.json"  # the metadata once more, for readers that do not open the file's own, such as a browser
+CALIBRATION = ("temperature", "threshold", "nms_iou")  # of a task's state, what made answers of outputs
+
+Write = Callable[[Path, Mapping[str, str]], None]
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """What is asked of an export."""
+
+    format: str = "onnx"
+    size: tuple[int, int] | None = None  # height, width; None: the model's own
+    batch: int | None = None  # images at once; None: any number
+    precision: str = "fp32"
+    inside: bool = False  # whether the graph normalises the pixels itself
+    outputs: tuple[str, ...] = ()  # names of EXTRAS
+    images: str | Path | None = None  # what the file is checked on; None: noise
+
+    @property
+    def input_name(self) -> str:
+        """What the graph's input is called."""
+        return PIXELS if self.inside else IMAGES
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """What was written."""
+
+    path: Path
+    metadata: dict[str, Any]
+    check: Check
+
+
+def export_checkpoint(checkpoint: Checkpoint, folder: Path, settings: ExportSettings) -> ExportedModel:
+    """Write the model's file into the folder, once it was found to give the model's answers."""
+    file, open_file = _format(settings.format)
+    _refuse(folder, file, settings)
+    size = settings.size or checkpoint.preprocessing.size
+    preprocessing = checkpoint.preprocessing.replace(size=size)
+    network = network_at(checkpoint, size)
+    task = None if checkpoint.task == EMBED or not checkpoint.config.classes else task_of(checkpoint)
+    normalisation = Normalisation(preprocessing.mean, preprocessing.std) if settings.inside else None
+    decode = None if task is None else partial(task.graph_outputs, size=size)
+    answers = AnswerPass(network, decode, settings.outputs, normalisation)
+    processor = ImageProcessor(preprocessing, checkpoint.config.is_dense)
+    pixels, of = check_images(processor, settings.images)
+    inputs = np.stack(pixels) if settings.inside else processor.transform(pixels).numpy()
+    expected = run_in_batches(torch_run(answers), inputs, settings.batch)  # before the weights are rounded
+    if settings.precision == "bf16":
+        weights_in_bfloat16(network)
+    example = torch.from_numpy(np.resize(inputs, (settings.batch or EXAMPLES, *inputs.shape[1:])))
+    program = trace_module(answers, example, free_batch=settings.batch is None)
+    write = _writer(program, settings, tuple(expected))
+    metadata = {
+        "vitrail": __version__,
+        "task": checkpoint.task,
+        "labels": None if task is None else task.labels,
+        "preprocessing": preprocessing.to_dict() | {"inside": settings.inside},
+        "calibration": calibration_of(checkpoint, task),
+        "input": _described_input(settings, inputs),
+        "outputs": _described_outputs(task, expected),
+        "grid": [side // patch for side, patch in zip(size, checkpoint.config.patch_size, strict=True)],
+        "precision": settings.precision,
+    }
+    with replacing_all(folder) as temporary:
+        write(temporary, {})
+        given = run_in_batches(open_file(temporary), inputs, settings.batch)
+        threshold = metadata["calibration"].get("threshold")
+        check = compare(expected, given, of, task is not None and task.link == "sigmoid", threshold)
+        refuse_if_off(check, expected, settings.precision, [check.output])
+        metadata["check"] = check.to_dict()
+        text = json.dumps(metadata, ensure_ascii=False)
+        write(temporary, {METADATA: text})
+        (temporary / BESIDE).write_text(text + "\n", encoding="utf-8")
+    return ExportedModel(folder / file, metadata, check)
+
+
+def calibration_of(checkpoint: Checkpoint, task: Task | None) -> dict[str, Any]:
+    """What the model's file says of its calibration: a temperature is in the weights already, a threshold is the
+    reader's to apply, and the overlap of non-maximum suppression is in the graph."""
+    learned = checkpoint.provenance.get("training")
+    state = learned.get("task") if isinstance(learned, dict) else None
+    known = (task.state_dict() if task is not None and task.dense else {}) | (state if isinstance(state, dict) else {})
+    return {name: known[name] for name in CALIBRATION if name in known}
+
+
+def _refuse(folder: Path, file: str, settings: ExportSettings) -> None:
+    if settings.precision not in PRECISIONS:
+        raise VitrailError(f"there is no precision {settings.precision!r}: choose one of {', '.join(PRECISIONS)}")
+    if settings.precision == "int8":
+        raise VitrailError("int8 cannot be exported yet: choose --precision bf16 or fp32")
+    if folder.is_file():
+        raise VitrailError(f"{folder} is a file: give a folder to write to")
+    if (folder / file).exists():
+        raise VitrailError(f"{folder / file} is already there: give another folder, or delete it first")
+
+
+def _format(name: str) -> tuple[str, Callable[[Path], Run]]:
+    """A format's file, and how it is opened."""
+    formats: dict[str, tuple[str, Callable[[Path], Run]]] = {
+        "onnx": (onnx_graph.FILE, onnx_graph.open_onnx),
+        "openvino": (openvino_graph.FILE, openvino_graph.open_openvino),
+        "torch": (torch_graph.FILE, torch_graph.open_torch),
+    }
+    if name not in formats:
+        raise VitrailError(f"there is no format {name!r}: choose one of {', '.join(formats)}")
+    return formats[name]
+
+
+def _writer(program: ExportedProgram, settings: ExportSettings, names: tuple[str, ...]) -> Write:
+    """What writes the program in its format, with metadata, into a folder."""
+    if settings.format == "onnx":
+        return partial(onnx_graph.write_onnx, onnx_graph.onnx_program(program, settings.input_name, names))
+    if settings.format == "openvino":
+        model = openvino_graph.openvino_model(program, settings.input_name, names)
+        return partial(openvino_graph.write_openvino, model)
+    return partial(torch_graph.write_torch, program)
+
+
+def _described_input(settings: ExportSettings, inputs: np.ndarray) -> dict[str, Any]:
+    layout = "uint8 pixels (B, h, w, C)" if settings.inside else "float32 (B, C, h, w), (pixel / 255 - mean) / std"
+    shape = [settings.batch, *inputs.shape[1:]]  # None: any number
+    return {"name": settings.input_name, "type": str(inputs.dtype), "shape": shape, "meaning": layout}
+
+
+def _described_outputs(task: Task | None, expected: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    words = {**EXTRAS, **({} if task is None else task.graph_words)}
+    return {
+        name: {"type": str(value.dtype), "shape": list(value.shape[1:]), "meaning": words[name]}
+        for name, value in expected.items()
+    }

@@ -1,0 +1,263 @@
+"""`vitrail.export`: every task and format gives the model's answers, carries what they mean, and is checked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from vitrail.cli import main
+from vitrail.errors import VitrailError
+from vitrail.graphs import onnx_graph
+from vitrail.graphs.no_telemetry import import_silently
+from vitrail.inference.engine import task_of
+from vitrail.model.presets import build_network, preset
+from vitrail.tasks.letterbox import Letterbox
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import IMAGENET, Preprocessing
+
+LABELS = ["cat", "dog", "owl"]
+
+
+def checkpoint(task: str, labels: list[str] | None = None, state: dict[str, Any] | None = None, **config: Any) -> Any:
+    """A tiny model whose every parameter matters."""
+    labels = LABELS if labels is None and task != "embed" else labels
+    torch.manual_seed(0)
+    network = build_network(preset("mu/16", image_size=64, classes=len(labels or ()), depth=2, **config)).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape)
+    resize = "pad" if network.config.is_dense else "crop"
+    preprocessing = Preprocessing(size=(64, 64), resize=resize, mean=IMAGENET[0], std=IMAGENET[1])
+    provenance = {"training": {"task": state}} if state else {}
+    return Checkpoint(network, preprocessing, task, labels, provenance)
+
+
+@pytest.fixture
+def pixels() -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
+
+
+def normalised(pixels: np.ndarray) -> np.ndarray:
+    """As a reader of the metadata would do it: (pixel / 255 - mean) / std."""
+    mean, std = (np.array(values, np.float32) for values in IMAGENET)
+    return ((pixels.astype(np.float32) / 255 - mean) / std).transpose(0, 3, 1, 2)
+
+
+def onnx_outputs(folder: Path, images: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    names = [output.name for output in session.get_outputs()]
+    metadata = json.loads(session.get_modelmeta().custom_metadata_map["vitrail"])
+    return dict(zip(names, session.run(names, {metadata["input"]["name"]: images}), strict=True)), metadata
+
+
+def openvino_outputs(folder: Path, images: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    core = import_silently("openvino").Core()
+    model = core.read_model(folder / "model.xml")
+    metadata = json.loads(model.get_rt_info(["vitrail"]).astype(str))
+    compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    results = compiled({metadata["input"]["name"]: images})
+    return {name: results[name] for name in metadata["outputs"]}, metadata
+
+
+def torch_outputs(folder: Path, images: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    extra = {"vitrail.json": ""}
+    program = torch.export.load(folder / "model.pt2", extra_files=extra)
+    outputs = program.module()(torch.from_numpy(images))
+    return {name: value.numpy() for name, value in outputs.items()}, json.loads(extra["vitrail.json"])
+
+
+READERS: dict[str, Callable[..., Any]] = {"onnx": onnx_outputs, "openvino": openvino_outputs, "torch": torch_outputs}
+
+
+# every task, every format and every way in, in as few files as that takes
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "classes, onnx": (("classify", None, {"images": 3, "counts": [1, 1, 1], "temperature": 1.5}), {"format": "onnx"}),
+    "labels, torch": (("multilabel",), {"format": "torch", "preprocessing": "inside"}),
+    "numbers, openvino": (("regress",), {"format": "openvino", "batch": 3}),
+    "boxes, openvino": (("detect", None, {"threshold": 0.3, "nms_iou": 0.4}), {"format": "openvino"}),
+    "masks, onnx": (("segment",), {"format": "onnx", "preprocessing": "inside"}),
+    "depth, torch": (("depth", ["depth (m)"], {"log_mean": 1.0, "log_std": 0.5}), {"format": "torch"}),
+}
+HEADS = {"detect": {"head": "box_tokens", "queries": 12}, "segment": {"head": "mask_decoder", "stem": "conv"}}
+HEADS |= {"depth": {"head": "mask_linear"}}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_gives_the_models_answers_and_says_what_they_mean(name: str, tmp_path: Path, pixels: np.ndarray) -> None:
+    arguments, options = CASES[name]
+    model = checkpoint(*arguments, **HEADS.get(arguments[0], {}))
+    exported = vitrail.export(model, tmp_path / "out", **options)
+    inside = options.get("preprocessing") == "inside"
+    images = pixels if inside else normalised(pixels)
+    outputs, metadata = READERS[options["format"]](tmp_path / "out", images)
+    with torch.no_grad():
+        raw = model.model(torch.from_numpy(normalised(pixels)))
+    task = task_of(model)
+    if task.dense:
+        decoded = task.decode(raw, [Letterbox.whole((64, 64))] * 3)
+        check_places(task.name, decoded, outputs)
+    elif task.name == "regress":
+        np.testing.assert_allclose(outputs["values"], raw.numpy(), rtol=1e-4, atol=1e-4)
+    else:
+        for row, answer in zip(outputs["probabilities"], task.answer(raw, 3), strict=True):
+            expected = {guess["label"]: guess["probability"] for guess in answer["top"]}
+            np.testing.assert_allclose(row, [expected[label] for label in metadata["labels"]], atol=1e-5)
+    assert metadata == exported.metadata == json.loads((tmp_path / "out" / "model.json").read_text())
+    assert metadata["task"] == model.task and metadata["labels"] == model.labels
+    assert metadata["preprocessing"] == model.preprocessing.to_dict() | {"inside": inside}
+    state = arguments[2] if len(arguments) > 2 else {}
+    assert metadata["calibration"].items() >= {k: state[k] for k in ("temperature", "threshold") if k in state}.items()
+    assert set(metadata["outputs"]) == set(outputs)
+    for output, value in outputs.items():
+        assert metadata["outputs"][output]["shape"] == list(value.shape[1:])
+    assert metadata["check"]["images"] == 8 and metadata["check"]["of"] == "noise"
+    assert metadata["check"]["difference"] < 1e-4 and metadata["check"]["agreement"] in (None, 1.0)
+
+
+def check_places(task: str, decoded: list[torch.Tensor], outputs: dict[str, np.ndarray]) -> None:
+    for image, own in enumerate(decoded):
+        if task == "segment":
+            assert (outputs["mask"][image] == own.numpy()).mean() > 0.999
+        elif task == "depth":
+            np.testing.assert_allclose(outputs["depth"][image], own.numpy(), rtol=1e-3)
+        else:
+            count = len(own)
+            np.testing.assert_allclose(outputs["scores"][image][:count], own[:, 1], atol=1e-5)
+            np.testing.assert_allclose(outputs["boxes"][image][:count] * 64, own[:, 2:6], atol=1e-2)
+            assert not outputs["scores"][image][count:].any()
+
+
+@pytest.mark.parametrize("format", READERS)
+def test_outputs_on_request_in_a_size_that_is_not_square_with_half_the_bytes(format: str, tmp_path: Path) -> None:
+    model = checkpoint("classify", registers=2, positions="rotary")
+    asked = ["embedding", "patches", "attention"]
+    exported = vitrail.export(model, tmp_path, format=format, size=(64, 32), outputs=asked, precision="bf16")
+    images = torch.randn(1, 3, 64, 32)
+    outputs, metadata = READERS[format](tmp_path, images.numpy())
+    with torch.no_grad():
+        features = model.model.features(images, blocks=[0])
+        block = model.model.blocks[1]
+        q, k, _ = block.qkv(features.blocks[0], model.model.rotary((4, 2)))
+        scores = torch.einsum("bhd,bhkd->bhk", q[:, :, 0], k)
+        attention = (scores * q.shape[-1] ** -0.5).softmax(-1)[..., 3:].unflatten(2, (4, 2))
+    assert metadata["precision"] == "bf16" and metadata["grid"] == [4, 2]
+    for name, expected in (("embedding", features.cls), ("patches", features.patches), ("attention", attention)):
+        scale = float(expected.abs().max())
+        assert float(np.abs(outputs[name] - expected.numpy()).max()) < 0.05 * scale, name
+    assert 0 < exported.check.difference < 0.05
+    weights = sum(4 * parameter.numel() for parameter in model.model.parameters())
+    held = next(tmp_path.glob("model.bin"), None)  # others have their graph in the same file
+    assert held is None or held.stat().st_size < 0.6 * weights
+
+
+def test_pictures_check_a_file_and_broken_ones_are_left_out(tmp_path: Path, pixels: np.ndarray) -> None:
+    (tmp_path / "photos").mkdir()
+    for number, picture in enumerate(pixels):
+        Image.fromarray(picture).save(tmp_path / "photos" / f"{number}.png")
+    (tmp_path / "photos" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    exported = vitrail.export(checkpoint("embed"), tmp_path / "out", format="torch", images=tmp_path / "photos")
+    assert (exported.check.images, exported.check.of, exported.check.agreement) == (3, "pictures", None)
+    assert list(exported.metadata["outputs"]) == ["embedding"] and exported.metadata["labels"] is None
+
+
+def test_a_file_that_answers_otherwise_is_not_left_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vitrail.inference.export as export_room
+
+    def wrong(program: Any, folder: Path, metadata: Any) -> None:
+        with torch.no_grad():
+            for value in program.state_dict.values():
+                value.mul_(1.5)
+        write(program, folder, metadata)
+
+    write = export_room.torch_graph.write_torch
+    monkeypatch.setattr(export_room.torch_graph, "write_torch", wrong)
+    with pytest.raises(VitrailError, match="differs from the model by .* no file was written"):
+        vitrail.export(checkpoint("classify"), tmp_path / "out", format="torch")
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_above_the_limit_of_one_file_lie_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: np.ndarray
+) -> None:
+    monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1000)
+    model = checkpoint("classify")
+    vitrail.export(model, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.onnx", "model.onnx.data", "model.json"}
+    outputs, _ = onnx_outputs(tmp_path / "out", normalised(pixels))
+    with torch.no_grad():
+        expected = model.model(torch.from_numpy(normalised(pixels))).softmax(-1)
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+    assert str(Path(vitrail.__file__).parent).encode() not in (tmp_path / "out" / "model.onnx").read_bytes()
+
+
+def test_a_torch_file_runs_without_vitrail_and_tells_nothing_of_this_machine(tmp_path: Path) -> None:
+    vitrail.export(checkpoint("classify"), tmp_path / "out", format="torch")
+    assert str(Path(vitrail.__file__).parent).encode() not in (tmp_path / "out" / "model.pt2").read_bytes()
+    code = (
+        "import sys; sys.modules['vitrail'] = None\nimport torch\n"
+        "extra = {'vitrail.json': ''}; program = torch.export.load('out/model.pt2', extra_files=extra)\n"
+        "outputs = program.module()(torch.zeros(5, 3, 64, 64))\n"
+        "assert outputs['probabilities'].shape == (5, 3) and 'owl' in extra['vitrail.json']"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+WRONG = {
+    "a size that patches do not divide": (["--size", "60x64"], "height 60, which patch_size 16 does not divide"),
+    "an output that there is not": (["--outputs", "tokens"], "no output 'tokens': choose from embedding"),
+    "a batch of nothing": (["--batch", "0"], "neither dynamic nor a whole number above 0"),
+    "an unknown format": (["--format", "tflite"], "'onnx', 'openvino', 'torch'"),
+    "pictures that are none": (["--images", "model.safetensors"], "has no image that can be read"),
+    "a folder with such a file": (["--out", "there"], "model.onnx is already there: give another folder"),
+    "a file for a folder": (["--out", "model.safetensors"], "model.safetensors is a file"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_one_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint("classify").save("model.safetensors")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "model.onnx").write_bytes(b"")
+    options, sentence = WRONG[name]
+    out = [] if "--out" in options else ["--out", "out"]
+    try:
+        code = main(["export", "model.safetensors", *out, *options])
+    except SystemExit as end:  # click's own
+        code = int(end.code or 0)
+    assert code == 2 and sentence in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_attention_needs_cls_and_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(VitrailError, match="attention is that of \\[CLS\\], which this model has not"):
+        vitrail.export(checkpoint("classify", pool="mean", cls_token=False), tmp_path / "out", outputs=["attention"])
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(VitrailError, match=r"this needs onnxscript: pip install 'vitrail\[fast\]'"):
+        vitrail.export(checkpoint("classify"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_says_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint("classify").save("model.safetensors")
+    assert main(["export", "model.safetensors", "--format", "torch", "--out", "out", "--batch", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("wrote out/model.pt2 (0.") and lines[1] == "  input   images, float32, 2 x 3 x 64 x 64"
+    assert lines[2].startswith("  output  probabilities: (B, labels)")
+    assert lines[3].startswith("  checked against the model on 8 images of noise: largest difference 0.0e+00")
