@@ -107,11 +107,12 @@ def nncf_defaults(model: Any, inputs: NormalisedImages) -> Any:
 
 
 def figures(loss: AnswerLoss) -> dict[str, float | None]:
+    assert loss.agreement is not None
     return {
         "points": loss.points,
-        "agreement": loss.agreement,
+        "agreement": loss.agreement.share,
         "distance": loss.distance,
-        "largest": loss.largest,
+        "largest": loss.agreement.largest,
     }
 
 

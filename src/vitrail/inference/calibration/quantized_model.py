@@ -72,20 +72,21 @@ def record_of(choice: Int8Choice, calibration: CalibrationImages) -> dict[str, A
 def in_words(choice: Int8Choice) -> str:
     """One line on a choice: what it loses, and how it was made."""
     loss: AnswerLoss = choice.loss
-    largest = "" if loss.largest is None else f", a probability changes by up to {loss.largest:.2g}"
+    agreement = "" if loss.agreement is None else f", {loss.agreement.in_words()}"
     kept = f"{len(choice.in_float)} of {counted(choice.layers, 'layer')} in float"
     made = f"SmoothQuant {_alpha(choice.alpha)}, {kept}"
     pictures = counted(len(loss.each), "picture")
-    return f"it loses {loss.points:.2f} points of {loss.metric} on {pictures}{largest} ({made})"
+    return f"it loses {loss.points:.2f} points of {loss.metric} on {pictures}{agreement} ({made})"
 
 
 def _loss(loss: AnswerLoss) -> dict[str, Any]:
+    same = loss.agreement
     return {
         "metric": loss.metric,
         "points": loss.points,
-        "agreement": loss.agreement,
         "distance": loss.distance,
-        "largest_probability_difference": loss.largest,
+        "agreement": None if same is None else same.share,
+        "largest_probability_difference": same.largest if same is not None and same.of == "probability" else None,
     }
 
 
