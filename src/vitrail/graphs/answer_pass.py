@@ -60,10 +60,14 @@ class AnswerPass(nn.Module):
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """What is given, by name: the answer first."""
+        half = {name: p.float() for name, p in self.named_parameters() if p.dtype == torch.bfloat16}
+        if half:  # weights that are kept in bfloat16 are float32 for this pass
+            named: dict[str, Tensor] = functional_call(self, half, (images,))
+            return named
         if self.takes_pixels:
             images = images.permute(0, 3, 1, 2).float() * self.scale + self.shift
         capture = Capture(blocks=[-1], all_tokens=PATCHES in self.extras) if self.extras else None
-        outputs = self._run(images, capture)
+        outputs = self.network(images, capture=capture)
         named = {EMBEDDING: outputs} if self._decode is None else self._decode(outputs)
         if capture is None:
             return named
@@ -79,14 +83,6 @@ class AnswerPass(nn.Module):
                 [(_, rows)] = step.attention(torch.zeros(1, dtype=torch.long))  # [CLS] is the first token
                 named[name] = rows[:, :, 0, self.network.prefix :].unflatten(2, step.grid)
         return named
-
-    def _run(self, images: Tensor, capture: Capture | None) -> Tensor:
-        """The network, with weights that are kept in bfloat16 made float32 for this pass."""
-        half = {name: p.float() for name, p in self.network.named_parameters() if p.dtype == torch.bfloat16}
-        if not half:
-            return self.network(images, capture=capture)
-        outputs: Tensor = functional_call(self.network, half, (images,), {"capture": capture})
-        return outputs
 
 
 def check_extras(network: Encoder, extras: Sequence[str]) -> None:

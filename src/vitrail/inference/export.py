@@ -84,7 +84,7 @@ def export_checkpoint(checkpoint: Checkpoint, folder: Path, settings: ExportSett
     example = torch.from_numpy(np.resize(inputs, (settings.batch or EXAMPLES, *inputs.shape[1:])))
     program = trace_module(answers, example, free_batch=settings.batch is None)
     write = _writer(program, settings, tuple(expected))
-    metadata = {
+    metadata: dict[str, Any] = {
         "vitrail": __version__,
         "task": checkpoint.task,
         "labels": None if task is None else task.labels,
@@ -100,7 +100,7 @@ def export_checkpoint(checkpoint: Checkpoint, folder: Path, settings: ExportSett
         given = run_in_batches(open_file(temporary), inputs, settings.batch)
         threshold = metadata["calibration"].get("threshold")
         check = compare(expected, given, of, task is not None and task.link == "sigmoid", threshold)
-        refuse_if_off(check, expected, settings.precision, [check.output])
+        refuse_if_off(check, expected, settings.precision)
         metadata["check"] = check.to_dict()
         text = json.dumps(metadata, ensure_ascii=False)
         write(temporary, {METADATA: text})
