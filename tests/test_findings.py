@@ -28,3 +28,8 @@ def test_annotation_files_are_named_as_their_format_does() -> None:
     assert (lone.kind, lone.title) == ("no-image", "1 text file has no image")
     assert lone.advice == "restore the images or remove the text files"
     assert check_annotation_files("text file", [], []) == []
+
+
+def test_a_name_with_a_newline_begins_no_line_of_its_own() -> None:
+    (finding,) = about_files("few", "warning", "class 'cat\nerror    all' has 1 image", "add\nmore", [Path(__file__)])
+    assert "\n" not in finding.title + finding.advice and finding.title.startswith("class 'cat")

@@ -83,6 +83,10 @@ def test_what_a_terminal_would_obey_does_not_reach_it(monkeypatch: pytest.Monkey
     assert "\x1b[1m" in terminal.getvalue()  # the header of the table is still bold
 
 
+def test_a_cell_is_one_line_whatever_a_class_is_called() -> None:
+    assert len(table([["class", "n"], ["cat\nvitrail: all is well", "1"]]).splitlines()) == 2
+
+
 def test_a_stream_that_knows_few_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     print_text("猫", stream)

@@ -98,6 +98,12 @@ def write_text(path: str | Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def cache_folder() -> Path:
+    """Where decoded images and graphs of networks are kept: `VITRAIL_CACHE`, else the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("VITRAIL_CACHE") or Path(base) / "vitrail")
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -32,6 +32,10 @@ class Finding:
     count: int
     examples: tuple[Example, ...] = ()  # all of them; who shows them shows the first few
 
+    def __post_init__(self) -> None:  # they quote names of classes and columns, which may hold a newline
+        object.__setattr__(self, "title", shown(self.title))
+        object.__setattr__(self, "advice", shown(self.advice))
+
     def to_dict(self, root: Path) -> dict[str, Any]:
         """As JSON has it; files are named from `root` on."""
         return {

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
 
-from vitrail.text import harmless
+from vitrail.text import harmless, shown
 
 _BOLD = re.compile("(\x1b\\[[01]m)")  # bold and plain again, as our own tables have it
 
@@ -44,7 +44,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 1, header: bool = True) -> 
 
     On a terminal the header, which is the first row, is bold.
     """
-    rows = [[harmless(cell) for cell in row] for row in rows]
+    rows = [[shown(cell) for cell in row] for row in rows]  # a cell is one line, whatever a class is called
     return _rich_table(rows, left) if header and sys.stdout.isatty() else _plain_table(rows, left)
 
 

@@ -142,8 +142,8 @@ def test_explain_opens_the_file_once_and_runs_the_engine(
 
 def test_explanations_need_gradients(save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BACKENDS, "stub", ADDRESS)
-    with pytest.raises(VitrailError, match="explanations need gradients, which the backend stub lacks: use torch"):
-        vitrail.explain(Engine.open(save(), backend="stub"), "any.jpg")
+    with pytest.raises(VitrailError, match="explanations need gradients, which the engine stub lacks: use torch"):
+        vitrail.explain(Engine.open(save(), engine="stub"), "any.jpg")
 
 
 def test_an_engine_is_opened_once_for_all() -> None:

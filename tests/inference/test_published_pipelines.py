@@ -19,7 +19,7 @@ from vitrail.inference import read_source as reading
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families.transformers_json import preprocessor_json
+from vitrail.weights.families.transformers_folder import preprocessor_json
 from vitrail.weights.preprocessing import Preprocessing, notes_on_offset
 
 SIZES = [(500, 375), (375, 500), (333, 251), (97, 64), (640, 427), (200, 200), (51, 301)]  # width, height

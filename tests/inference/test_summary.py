@@ -30,7 +30,16 @@ def model_file(tmp_path: Path) -> Path:
 def test_json_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "S/16", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert list(shown) == ["source", "kind", "summary", "config", "cost", "patch_sizes", "checkpoint"]
+    assert list(shown) == [
+        "source",
+        "kind",
+        "summary",
+        "config",
+        "cost",
+        "patch_sizes",
+        "checkpoint",
+        "calibration_images",
+    ]
     assert (shown["source"], shown["kind"], shown["checkpoint"]) == ("S/16", "preset", None)
     assert ViTConfig.from_dict(shown["config"]) == preset("S/16")
     assert shown["cost"] == cost(preset("S/16")).to_dict()

@@ -38,7 +38,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """What the model's task measures, with 95 % intervals, on the readable images of a part of the data.
 
-    Besides the metrics, the result has model, data, part, precision, unreadable (image and error of each) and notes.
+    Besides the metrics, the result has model, data, part, engine, precision, unreadable (image and error of each) and notes.
     """
     from vitrail.dataset import Dataset
     from vitrail.inference.engine import Engine
@@ -52,6 +52,9 @@ def evaluate(
     if options["task"] not in (None, learned):
         raise VitrailError(f"the model's task is {learned}, not {options['task']}: give data for {learned}")
     dataset = data if isinstance(data, Dataset) else dataset_for(engine, data, options["layout"], options["dense"])
+    if not isinstance(model, Engine) and options["engine"] != engine.backend.name:
+        pictures = options["calibration"] or [item.path for item in dataset.items]
+        engine.use(options["engine"], precision, pictures, options["device"])
     predictor = Predictor(engine, workers=options["workers"])
     result = evaluate_dataset(predictor, dataset, part=options["part"], bootstrap=options["bootstrap"])
     return result | {"model": "the model" if isinstance(model, Checkpoint | Engine) else str(model)}

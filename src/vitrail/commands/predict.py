@@ -16,6 +16,7 @@ from vitrail.options import Option, takes_options
 from vitrail.progress import ProgressBar
 
 if TYPE_CHECKING:
+    from vitrail.inference.backends.backend import Backend
     from vitrail.inference.output.writers import Write
     from vitrail.tasks.task import Task
 
@@ -41,16 +42,20 @@ def run_predict(
     then 1.
     """
     from vitrail.images.decode_limits import limit_decoding
+    from vitrail.inference.backends.backend import AUTO
     from vitrail.inference.image_processor import clipped_note
     from vitrail.inference.output.answer_files import pictures_in
     from vitrail.inference.output.writers import STDOUT
     from vitrail.inference.predictor import Predictor
+    from vitrail.inference.prefetch import Pause
     from vitrail.inference.sources import STDIN, expand
 
     if str(json) == str(csv) == STDOUT:
         raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
     if [str(image) for image in images].count(STDIN) > 1:
         raise VitrailError("'-' is standard input, which can be read once: name it once")
+    if options["engine"] == AUTO and options["calibration"] is None and STDIN not in map(str, images):
+        options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
     predictor = Predictor(model, **options)
     task = predictor.engine.task
     unreadable = clipped = 0
@@ -67,7 +72,7 @@ def run_predict(
             for write in writes:
                 write(prediction)
             bar.step()
-    print(_summary(bar, unreadable, predictor.engine.backend.precision), file=sys.stderr)
+    print(_summary(bar, unreadable, predictor.engine.backend), file=sys.stderr)
     if clipped:
         print(clipped_note(clipped, predictor.checkpoint.preprocessing.bits), file=sys.stderr)
     return 1 if unreadable or not bar.done else 0
@@ -84,12 +89,12 @@ def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None
     return writes or [text_lines(task)]
 
 
-def _summary(bar: ProgressBar, unreadable: int, precision: str) -> str:
+def _summary(bar: ProgressBar, unreadable: int, backend: Backend) -> str:
     from vitrail.text import counted
 
     if not bar.done:
         return "vitrail: no images were found"
     seconds = bar.seconds
     text = f"{counted(bar.done, 'image')} in {seconds:.1f} s, {bar.done / max(seconds, 1e-9):.1f} a second"
-    text += f", in {precision}"
+    text += f", in {backend.precision}" + ("" if backend.name == "torch" else f" by {backend.name}")
     return f"{text}; {unreadable:,} could not be read" if unreadable else text

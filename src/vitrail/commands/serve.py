@@ -109,7 +109,7 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
     token = secrets.token_urlsafe(18) if options["token"] == AUTO else options["token"]
     check_access_options(token, options["allow_origin"])
     with bind_socket(options["host"], options["port"]) as listener:  # before loading: a port in use is reported at once
-        from vitrail.inference.engine import open_model
+        from vitrail.inference.engine import Engine
         from vitrail.serving.app import create_app
         from vitrail.serving.job_runner import JobRunner
         from vitrail.serving.middleware.access_policy import AccessPolicy
@@ -118,15 +118,16 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
         from vitrail.serving.server import display_name, run_server
 
         sample_files = read_samples(model, options["samples"])
-        checkpoint = open_model(model, untrained=True)
-        served = ServedModel(
-            checkpoint,
-            display_name(model),
-            limits,
+        engine = Engine.open(
+            model,
+            untrained=True,
+            engine=options["engine"],
             device=options["device"],
             precision=options["precision"],
             batch_size=options["batch_size"],
+            calibration=options["calibration"] or [sample.data for sample in sample_files],
         )
+        served = ServedModel(engine, display_name(model), limits, batch_size=options["batch_size"])
         if options["fast_decode"]:
             served.use_fast_decode()
         hosts = frozenset(name.lower() for name in [options["host"], *options["allow_host"]])

@@ -51,7 +51,7 @@ def explanation_engine(
     """
     engine = Engine.open(model, untrained=True, device=device)
     if not isinstance(engine.backend, TorchBackend):
-        raise VitrailError(f"explanations need gradients, which the backend {engine.backend.name} lacks: use torch")
+        raise VitrailError(f"explanations need gradients, which the engine {engine.backend.name} lacks: use torch")
     preprocessing = engine.checkpoint.preprocessing
     if image_size is not None:
         preprocessing = preprocessing.replace(size=image_size)

@@ -7,14 +7,15 @@ a backend (`backends/`); what the outputs mean is the task's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.inference.backends.backend import Backend, check_capture, load_backend
+from vitrail.inference.backends.backend import AUTO, Backend, check_capture, load_backend
 from vitrail.inference.image_processor import ImageProcessor, ModelInput, Pixels
 from vitrail.inference.read_source import Source
 from vitrail.inference.sliding_window import run_windows
@@ -26,6 +27,9 @@ from vitrail.tasks.registry import task_data, task_for
 from vitrail.tasks.task import Task
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
+
+if TYPE_CHECKING:
+    from vitrail.inference.calibration.check_images import Calibration
 
 TOKENS = 8192  # in a batch that no one chose: 41 images of 224 px in patches of 16, 5 of DINOv2's 518 px
 LARGEST = 64  # images in it, where these are small
@@ -53,6 +57,7 @@ class Engine:
         self.processor = processor or ImageProcessor(checkpoint.preprocessing, checkpoint.config.is_dense)
         self.batch_size = batch_size or default_batch_size(checkpoint)
         self._task = task
+        self.path: Path | None = None  # of the model, where it is from a file or folder
 
     @classmethod
     def open(
@@ -60,22 +65,42 @@ class Engine:
         model: str | Path | Checkpoint | Engine,
         *,
         untrained: bool = False,
-        backend: str = "torch",
+        engine: str = "torch",
         device: str = "auto",
         precision: str = "auto",
         batch_size: int | None = None,
+        calibration: Calibration | None = None,
     ) -> Engine:
         """The engine of a file, a folder, a hub id or a checkpoint; an engine is given back as it is.
 
-        untrained: a preset with fresh weights will do, to look at the network. device: cuda, mps or cpu; auto is the
-        first of these that is there. The model moves to it, and stays there. precision: auto, fp32 or bf16; auto is
-        bf16 where the device is fast in it.
+        untrained: a preset with fresh weights will do, to look at the network. engine: torch, compiled, openvino or
+        onnxruntime; auto is the fastest here that gives torch's answers. device: cuda, mps or cpu; auto is the first of
+        these that is there. The model moves to it, and stays there. precision: auto, fp32 or bf16; auto is bf16 where
+        the device is fast in it. calibration: pictures to check an engine on, as `check_images` takes them.
         """
         if isinstance(model, Engine):
             return model
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
-        loaded = load_backend(backend, checkpoint, device=device, precision=precision)
-        return cls(checkpoint, loaded, batch_size=batch_size)
+        path = Path(model) if isinstance(model, str | Path) else None
+        backend = load_backend("torch" if engine == AUTO else engine, checkpoint, device=device, precision=precision)
+        opened = cls(checkpoint, backend, batch_size=batch_size)
+        opened.path = path
+        if engine == AUTO:
+            opened.use(engine, precision, calibration)
+        return opened
+
+    def use(
+        self, engine: str, precision: str = "auto", calibration: Calibration | None = None, device: str = "auto"
+    ) -> None:
+        """Run on another backend from now on, the arguments being those of `open`; auto stays on the same device."""
+        if engine != AUTO:
+            self.backend = load_backend(engine, self.checkpoint, device=device, precision=precision)
+            return
+        from vitrail.inference.auto.choose import choose_backend
+        from vitrail.inference.calibration.check_images import check_images
+
+        pictures = partial(check_images, self.processor, self.checkpoint, self.path, calibration)
+        self.backend = choose_backend(self, precision, pictures)
 
     def with_fast_decode(self) -> Engine:
         """The same, but large JPEGs are decoded at reduced scale: faster, and probabilities change a little."""

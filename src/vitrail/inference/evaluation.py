@@ -37,7 +37,7 @@ def evaluate_dataset(
 
     part: train, val, test or all; auto is test, else val, else what training held out of this very data, else all.
     bootstrap: resamples of the 95 % intervals.
-    Besides the metrics, the result has data, part, precision, unreadable (image and error of each) and notes.
+    Besides the metrics, the result has data, part, engine, precision, unreadable (image and error of each) and notes.
     """
     checkpoint, task = predictor.engine.checkpoint, predictor.engine.task
     if dataset.task != task.name:
@@ -65,6 +65,7 @@ def evaluate_dataset(
     return result | {
         "data": shown(dataset.table or dataset.root),
         "part": subset.part,
+        "engine": predictor.engine.backend.name,
         "precision": predictor.engine.backend.precision,
         "unreadable": rows.unreadable,
         "notes": [*subset.notes, *findings, *result.get("notes", ()), *_notes(result, subset, checkpoint, seen)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, overload
 
 import torch
@@ -36,13 +36,16 @@ class Model(Checkpoint):
 
         source: a path, the bytes of a file, a Pillow image or an array (height, width, channels); or several of these.
         errors: 'raise' UnreadableImage for one that cannot be read, or 'return' {"error": why} in its place.
-        options: batch_size, workers, device, precision, fast_decode, as `Predictor` takes them. Use it, too, for a
-        stream too long for a list.
+        options: engine, precision, device, batch_size, workers, calibration and fast_decode, as `Predictor` takes them.
+        Use it, too, for a stream too long for a list.
         """
         if errors not in ("raise", "return"):
             raise VitrailError(f"errors is {errors!r}; choose one of raise, return")
         answers = []
-        for prediction in Predictor(self, **options).predict(_as_iterable(source), top):
+        sources = _as_iterable(source)
+        if isinstance(sources, Sequence):
+            options.setdefault("calibration", sources)
+        for prediction in Predictor(self, **options).predict(sources, top):
             if prediction.error is not None and errors == "raise":
                 raise prediction.error
             answers.append({"error": str(prediction.error)} if prediction.answer is None else prediction.answer)

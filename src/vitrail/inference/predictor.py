@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from torch import Tensor
 
@@ -19,6 +19,8 @@ from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ModelInput
 from vitrail.inference.prefetch import Pause, batched, prefetch
 from vitrail.inference.read_source import Source
+from vitrail.inference.running_options import AnsweringOptions
+from vitrail.options import takes_options
 from vitrail.weights.checkpoint import Checkpoint
 
 BATCHES = 3  # in memory: one in the model, the others being decoded
@@ -42,26 +44,23 @@ class Prediction:
 class Predictor:
     """Answers of a model to any number of images, in their order.
 
-    checkpoint: or whatever else `Engine.open` takes; batch_size, device and precision as there. workers: threads that
-    decode.
-    fast_decode: large JPEGs at reduced scale, which changes probabilities a little.
+    checkpoint: or whatever else `Engine.open` takes, as it takes engine, device, precision, batch_size and calibration.
     """
 
-    def __init__(
-        self,
-        checkpoint: str | Path | Checkpoint | Engine,
-        *,
-        batch_size: int | None = None,
-        workers: int = 2,
-        device: str = "auto",
-        precision: str = "auto",
-        fast_decode: bool = False,
-    ) -> None:
-        self.engine = Engine.open(checkpoint, device=device, precision=precision, batch_size=batch_size)
-        if fast_decode:
+    @takes_options(AnsweringOptions)
+    def __init__(self, checkpoint: str | Path | Checkpoint | Engine, **options: Unpack[AnsweringOptions]) -> None:
+        self.engine = Engine.open(
+            checkpoint,
+            engine=options["engine"],
+            device=options["device"],
+            precision=options["precision"],
+            batch_size=options["batch_size"],
+            calibration=options["calibration"],
+        )
+        if options["fast_decode"]:
             self.engine = self.engine.with_fast_decode()
         self.checkpoint = self.engine.checkpoint
-        self.workers = workers
+        self.workers = options["workers"]
 
     def outputs(
         self, sources: Iterable[Source | Pause], look: Look | None = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, TypedDict
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
 
+from vitrail.inference.backends.backend import AUTO, BACKENDS
 from vitrail.option_types import count, precision
 from vitrail.options import Option
 
@@ -30,6 +33,22 @@ class DeviceOptions(TypedDict, total=False):
 class RunningOptions(DeviceOptions, total=False):
     """How a model runs over many images."""
 
+    engine: Annotated[
+        str,
+        _running(
+            "what runs the network; auto: the fastest here that gives torch's answers",
+            choices=(AUTO, *BACKENDS),
+            default="torch",
+        ),
+    ]
+    calibration: Annotated[
+        str | Path | Sequence[Any] | None,
+        _running(
+            "a folder of pictures that --engine auto compares engines on",
+            metavar="DIR",
+            unset="those that training kept beside the model, else some of those that are given",
+        ),
+    ]
     batch_size: Annotated[
         int | None, _running("images at once", metavar="N", parse=count, unset="by the model's number of tokens")
     ]

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.inference.backends.backend import POOLED
 from vitrail.inference.engine import Engine
 from vitrail.model.encoder import BlockStep, Capture
 
@@ -22,7 +21,7 @@ class ForwardResult:
     """What a forward pass gives for one image."""
 
     outputs: Tensor  # (K,), or whatever the model gives for an image; float32 on the CPU
-    pooled: Tensor | None  # (D,), what the head reads; None where the backend cannot give it
+    pooled: Tensor | None  # (D,), what the head reads; None where nobody asked for it
     step: BlockStep | None  # of the requested block, a batch of one
     query_attention: Tensor | None  # (heads, Q, N), of a box decoder, where a block was requested
     seconds: float  # of the whole pass
@@ -35,6 +34,12 @@ class ForwardRequest:
     pixels: NDArray[np.uint8]  # (h, w, C)
     finish: Callable[[ForwardResult], Any]
     block: int | None = None  # whose attention maps `finish` needs
+    pooled: bool = False  # whether it needs the vector that the head reads
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether outputs alone will not do."""
+        return self.pooled or self.block is not None
 
 
 @torch.inference_mode()
@@ -43,7 +48,7 @@ def run_batch(engine: Engine, requests: Sequence[ForwardRequest]) -> list[Any]:
     started = time.perf_counter()
     blocks = {request.block for request in requests if request.block is not None}
     capture = None
-    if blocks or POOLED in engine.backend.captures:
+    if any(request.looks_inside for request in requests):
         capture = Capture(blocks, query_attention=bool(blocks))
     outputs = engine.forward(engine.transform([request.pixels for request in requests]), capture).cpu()
     pooled = None if capture is None or capture.pooled is None else capture.pooled.float().cpu()

@@ -53,19 +53,23 @@ class JobRunner:
 
         await self.pool.start()
         for _ in range(2):
-            await self.model_thread.submit(ForwardRequest(blank, attention, 0))
+            if self.served.looks_inside:
+                await self.model_thread.submit(ForwardRequest(blank, attention, 0))
+            else:  # maps come from torch beside it, which is set up when somebody asks for them
+                await self.model_thread.submit(ForwardRequest(blank, lambda result: None))
 
     def close(self) -> None:
         self.model_thread.stop()
         self.pool.close()
 
     async def run_each(
-        self, request: Request, finish: Callable[[Picture, Any], T], always_forward: bool = False
+        self, request: Request, finish: Callable[[Picture, Any], T], embeds: bool = False
     ) -> list[T | UnreadableImage]:
         """For each image of the request: `finish(picture, output of the forward pass)`, or why it cannot be decoded.
         If none can be decoded, the whole request is refused.
 
-        always_forward: also for an image in sliding windows, whose answer comes from forward passes of its own."""
+        embeds: `finish` reads the pooled vector. An image in sliding windows, whose answer comes from forward passes of
+        its own, then has one as well."""
         self.images.check()
         uploads = await read_images(request, self.limits)
         turns = asyncio.Semaphore(self.pool.workers)  # so that no other request waits for all images of this one
@@ -76,9 +80,9 @@ class JobRunner:
                     picture = await self.pool.decode(data, f"image number {number}")
             except UnreadableImage as error:
                 return error.with_traceback(None)  # whose frames hold the image
-            if picture.whole is not None and not always_forward:
+            if picture.whole is not None and not embeds:
                 return await self.model_thread.call(lambda: finish(picture, None))
-            forward = ForwardRequest(picture.pixels, lambda output: finish(picture, output))
+            forward = ForwardRequest(picture.pixels, lambda output: finish(picture, output), pooled=embeds)
             result: T = await self.model_thread.submit(forward)
             return result
 

@@ -20,9 +20,11 @@ from vitrail.errors import VitrailError
 from vitrail.explanation.forward_pass import explanation_engine
 from vitrail.explanation.token_names import prefix_names
 from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.engine import Engine, default_batch_size
 from vitrail.inference.image_processor import ModelInput
 from vitrail.model.block import Block
+from vitrail.option_types import PRECISIONS
 from vitrail.serving.decoding.picture_reader import Picture, PictureReader
 from vitrail.serving.forward_batch import ForwardRequest, ForwardResult, run_batch
 from vitrail.serving.http_errors import HttpError, unprocessable
@@ -41,7 +43,7 @@ class ServedModel:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        model: Checkpoint | Engine,
         name: str,
         limits: Limits,
         *,
@@ -49,9 +51,10 @@ class ServedModel:
         precision: str = "auto",
         batch_size: int | None = None,
     ) -> None:
-        self.checkpoint, self.name, self.limits = checkpoint, name, limits
+        self.engine = Engine.open(model, device=device, precision=precision, batch_size=batch_size)
+        self.checkpoint, self.name, self.limits = self.engine.checkpoint, name, limits
+        checkpoint = self.checkpoint
         self.preprocessing = checkpoint.preprocessing
-        self.engine = Engine.open(checkpoint, device=device, precision=precision, batch_size=batch_size)
         if batch_size is None and self.engine.backend.device.type == "cpu":
             self.engine.batch_size = min(default_batch_size(checkpoint), CPU_BATCH)
         self.batch_size = self.engine.batch_size
@@ -75,10 +78,25 @@ class ServedModel:
         """Names of the outputs that can be explained. None: the embedding is explained, as of a dense model."""
         return None if self.task is None or self.dense else self.task.labels
 
+    @property
+    def looks_inside(self) -> bool:
+        """Whether the engine that answers can also give maps and embeddings."""
+        return isinstance(self.engine.backend, TorchBackend)
+
+    @functools.cached_property
+    def torch_engine(self) -> Engine:
+        """For maps and embeddings: the engine that answers, or torch beside it, made when somebody asks."""
+        if self.looks_inside:
+            return self.engine
+        answered_in = self.engine.backend.precision
+        precision = answered_in if answered_in in PRECISIONS.values() else "auto"
+        beside = Engine.open(self.checkpoint, device="cpu", precision=precision, batch_size=self.batch_size)
+        return beside.with_fast_decode() if self.engine.processor.fast_decode else beside
+
     @functools.cached_property
     def explanation_engine(self) -> Engine:
         """For explanations and the walk, which need gradients."""
-        return explanation_engine(self.engine)
+        return explanation_engine(self.torch_engine)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -100,8 +118,18 @@ class ServedModel:
         return self.reader.read(data, name)
 
     def run(self, requests: Sequence[ForwardRequest]) -> list[Any]:
-        """In the model's thread: one forward pass, and what each request computes from it."""
-        return run_batch(self.engine, requests)
+        """In the model's thread: one forward pass, and what each request computes from it. Those that look inside have
+        one of their own where only torch can give what they ask for."""
+        if self.looks_inside:
+            return run_batch(self.engine, requests)
+        looking = [request.looks_inside for request in requests]
+        results: dict[int, Any] = {}
+        for looks in {False, True} & set(looking):
+            places = [place for place, other in enumerate(looking) if other == looks]
+            engine = self.torch_engine if looks else self.engine
+            batch = run_batch(engine, [requests[place] for place in places])
+            results |= zip(places, batch, strict=True)
+        return [results[place] for place in range(len(requests))]
 
     def input_of(self, picture: Picture) -> Tensor:
         """(1, C, h, w), normalised, in the model's own precision."""
@@ -120,10 +148,7 @@ class ServedModel:
         return self.engine.answer(decoded, top)[0]
 
     def embedding(self, result: ForwardResult) -> list[float]:
-        if result.pooled is None:
-            raise unprocessable(
-                f"the backend {self.engine.backend.name} gives no embeddings: serve with the backend torch"
-            )
+        assert result.pooled is not None
         if not torch.isfinite(result.pooled).all():
             raise HttpError(500, "the model's embedding is not finite: load another model file")
         return result.pooled.flatten().tolist()
@@ -148,6 +173,7 @@ class ServedModel:
             "prefix": prefix_names(config),
             "pool": config.pool,
             "resize": self.preprocessing.resize,
+            "engine": self.engine.backend.name,
             "precision": self.engine.backend.precision,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "methods": available_methods(self.checkpoint),

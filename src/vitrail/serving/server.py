@@ -79,8 +79,10 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 def announce(app: SecurityMiddleware, runner: JobRunner, listener: socket.socket) -> None:
     print_address(listener, runner.served.name, app.access.token)
-    if (precision := runner.served.engine.backend.precision) != "float32":
-        print(f"vitrail: answers are computed in {precision}", file=sys.stderr, flush=True)
+    backend = runner.served.engine.backend
+    if (backend.name, backend.precision) != ("torch", "float32"):
+        how = "" if backend.name == "torch" else f" by {backend.name}; maps and explanations come from torch"
+        print(f"vitrail: answers are computed in {backend.precision}{how}", file=sys.stderr, flush=True)
 
 
 def print_address(listener: socket.socket, name: str, token: str | None) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.agreement import Agreement
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.intervals import Groups, Metrics, plain
 from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
@@ -173,6 +174,18 @@ class Task(ABC):
         """A finished model's outputs (B, ...) as a file for other runtimes gives them, by the names of `graph_words`:
         tensors of static shape but for B, by operations that torch.export takes. size: (height, width) of the input.
         """
+
+    @abstractmethod
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """How well answers of another engine agree with torch's; both are decoded outputs, one an image."""
+
+    @abstractmethod
+    def pseudo_label(self, output: Tensor) -> Any:
+        """A finished model's output for one image as the data would have it: a target to measure another model by."""
+
+    def agreement(self, metrics: Mapping[str, float]) -> float:
+        """How well a model answers, 1 at best, from the metrics of `evaluate`: what a faster engine may lose of."""
+        return metrics[self.main_metric]
 
     def png_arrays(self, answer: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The arrays (H, W) of an answer by name, as whole numbers that a PNG can hold: what the HTTP API sends."""

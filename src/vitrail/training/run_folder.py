@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from vitrail.errors import VitrailError
 from vitrail.files import read_text, remove_unfinished, write_text
+from vitrail.inference.calibration.calibration_file import calibration_file
 
 
 class RunFolder:
@@ -22,6 +23,7 @@ class RunFolder:
         self.plan = self.path / "plan.json"
         self.metrics = self.path / "metrics.jsonl"
         self.model = self.path / "model.safetensors"
+        self.calibration = calibration_file(self.model)
         self.report = self.path / "report.html"
         self.results = self.path / "results.json"
         self.samples = self.path / "samples"
@@ -79,7 +81,8 @@ class RunFolder:
         """Delete what an unused folder holds of ours, and the folders that were created for it, if they are empty."""
         if self.path in created:
             shutil.rmtree(self.tensorboard, ignore_errors=True)
-            self.settings.unlink(missing_ok=True)
+            for file in (self.settings, self.calibration):
+                file.unlink(missing_ok=True)
         with suppress(OSError):
             self.lock.unlink(missing_ok=True)
             for folder in created:

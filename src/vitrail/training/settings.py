@@ -51,6 +51,13 @@ class Data(Section):
         choices=("memory", "disk", "off"),
     )
     cache_gigabytes: float = setting(4.0, "without a cache set: keep at most this much in memory", low=0.0)
+    calibration_images: int = setting(
+        300,
+        "training pictures, at the model's size, that travel with the run in calibration.zip: int8 is calibrated on "
+        "them, faster engines are checked on them; 0: none, where pictures must stay where they are",
+        low=0,
+        high=300,
+    )
     workers: int = setting(2, "threads that decode ahead; 0 decodes in the training thread", low=0)
 
 

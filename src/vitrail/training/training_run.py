@@ -17,6 +17,7 @@ from vitrail.training.stages.build_model import build_model, choose_settings, fi
 from vitrail.training.stages.build_trainer import build_trainer, restore_state
 from vitrail.training.stages.decode_images import TrainingImages, decode_images
 from vitrail.training.stages.finish_run import Finished, best_model, calibrate, write_model
+from vitrail.training.stages.keep_calibration import keep_calibration
 from vitrail.training.stages.make_plan import make_plan
 from vitrail.training.stages.probe_head import probe_head
 from vitrail.training.stages.read_data import make_task, read_data
@@ -47,6 +48,7 @@ def train(
         with readable_errors(run, choice.settings):
             start = build_model(choice.settings, task, loaded)
             images = decode_images(run, choice.settings, training_data, task, start)
+            keep_calibration(run, images)
             start = probe_head(run, images, fit_to_images(start, images))
             planned = make_plan(run, images, start, choice.reasons)
             images = replace(images, quick_images=planned.plan.quick_images)

@@ -24,7 +24,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_predict_runs_on_a_second_backend(save: Callable[..., Path], picture: Callable[..., Image.Image]) -> None:
-    engine = Engine.open(save(), backend="stub", batch_size=2)
+    engine = Engine.open(save(), engine="stub", batch_size=2)
     pictures = [picture(seed) for seed in range(5)]
     answers = [one.answer for one in Predictor(engine).predict(pictures, top=1)]
     mean = engine.transform([engine.read(one).pixels for one in pictures]).mean(dim=(1, 2, 3))
@@ -36,7 +36,7 @@ def test_predict_runs_on_a_second_backend(save: Callable[..., Path], picture: Ca
 
 
 def test_evaluate_runs_on_a_second_backend(save: Callable[..., Path], photos: Path) -> None:
-    engine = Engine.open(save(), backend="stub")
+    engine = Engine.open(save(), engine="stub")
     result = vitrail.evaluate(engine, photos, bootstrap=0)
     assert result["images"] == 12 and result["model"] == "the model"
     assert isinstance(engine.backend, StubBackend) and engine.backend.calls == 1
@@ -51,12 +51,12 @@ def test_evaluate_runs_on_a_second_backend(save: Callable[..., Path], photos: Pa
 def test_what_it_cannot_capture_is_refused_in_a_sentence(
     save: Callable[..., Path], capture: Capture | None, words: str
 ) -> None:
-    engine = Engine.open(save(), backend="stub")
+    engine = Engine.open(save(), engine="stub")
     images = torch.zeros(1, 3, 32, 32)
     if capture is None:
         assert engine.forward(images).shape == (1, 3)
         return
-    with pytest.raises(VitrailError, match=f"the backend stub gives answers, but not {words}.*: use the backend torch"):
+    with pytest.raises(VitrailError, match=f"the engine stub gives answers, but not {words}.*: use the engine torch"):
         engine.forward(images, capture)
 
 
@@ -70,5 +70,5 @@ def test_torch_captures_everything(save: Callable[..., Path]) -> None:
 
 
 def test_an_unknown_backend_is_named(save: Callable[..., Path]) -> None:
-    with pytest.raises(VitrailError, match="there is no backend 'toaster'; choose one of torch, stub"):
-        Engine.open(save(), backend="toaster")
+    with pytest.raises(VitrailError, match="there is no engine 'toaster'; choose one of auto, torch, .*stub"):
+        Engine.open(save(), engine="toaster")

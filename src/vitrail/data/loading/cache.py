@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.loading.transforms import resize
-from vitrail.files import DAY, remove_unfinished, replacing
+from vitrail.files import DAY, cache_folder, remove_unfinished, replacing
 from vitrail.images.decode import read_image
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.progress import Progress
@@ -172,12 +172,6 @@ def _is_whole(file: Path, dims: tuple[int, ...]) -> bool:
     except (OSError, ValueError, EOFError):
         return False
     return (array.shape, array.dtype) == expected
-
-
-def cache_folder() -> Path:
-    """Where decoded images are kept: `VITRAIL_CACHE`, else the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("VITRAIL_CACHE") or Path(base) / "vitrail")
 
 
 def _free_disk(folder: Path) -> int:

@@ -29,8 +29,15 @@ CAPTURES = {
     QUERY_ATTENTION: "the attention of a decoder's queries",
 }
 
+AUTO = "auto"  # the name of no backend: the fastest one that gives torch's answers (`inference/auto/`)
+
 # name: the module and the class, imported when it is used.
-BACKENDS = {"torch": "vitrail.inference.backends.torch_backend:TorchBackend"}
+BACKENDS = {
+    "torch": "vitrail.inference.backends.torch_backend:TorchBackend",
+    "compiled": "vitrail.inference.backends.compiled_backend:CompiledBackend",
+    "openvino": "vitrail.inference.backends.openvino_backend:OpenVinoBackend",
+    "onnxruntime": "vitrail.inference.backends.onnxruntime_backend:OnnxRuntimeBackend",
+}
 
 
 class Backend(Protocol):
@@ -65,7 +72,7 @@ class Backend(Protocol):
 def load_backend(name: str, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto") -> Backend:
     """The backend of that name, with the checkpoint's model in it."""
     if name not in BACKENDS:
-        raise VitrailError(f"there is no backend {name!r}; choose one of {', '.join(BACKENDS)}")
+        raise VitrailError(f"there is no engine {name!r}; choose one of {AUTO}, {', '.join(BACKENDS)}")
     module, _, kind = BACKENDS[name].partition(":")
     backend: type[Backend] = getattr(importlib.import_module(module), kind)
     return backend.load(checkpoint, device=device, precision=named_precision(precision))
@@ -77,5 +84,5 @@ def check_capture(backend: Backend, capture: Capture) -> None:
     for name in CAPTURES:
         if requested[name] and name not in backend.captures:
             raise VitrailError(
-                f"the backend {backend.name} gives answers, but not {CAPTURES[name]}: use the backend torch for them"
+                f"the engine {backend.name} gives answers, but not {CAPTURES[name]}: use the engine torch for them"
             )

@@ -52,8 +52,13 @@ class TorchBackend:
             self.network.eval()
         weight = next(self.network.parameters())
         with self._autograd(), autocast(weight.device, self._precision):
-            outputs: Tensor = self.network(images.to(weight.device, weight.dtype), capture=capture)
+            outputs = self.run(images.to(weight.device, weight.dtype), capture)
         return outputs.float()
+
+    def run(self, images: Tensor, capture: Capture | None) -> Tensor:
+        """The network's own forward pass."""
+        outputs: Tensor = self.network(images, capture=capture)
+        return outputs
 
 
 def choose_device(name: str) -> torch.device:

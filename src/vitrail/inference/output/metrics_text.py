@@ -35,7 +35,8 @@ def _headline(result: Mapping[str, Any], task: Task) -> str:
     main = result["main_metric"]
     lines = [f"{shown(result['model'])} on {counted(result['images'], 'image')} of {result['data']}{_part(result)}"]
     if "precision" in result:
-        lines.append(f"  computed in {result['precision']}")
+        by = "" if result.get("engine", "torch") == "torch" else f" by {result['engine']}"
+        lines.append(f"  computed in {result['precision']}{by}")
     lines += [f"  {note}" for note in result["notes"]]
     if result["unreadable"]:
         names = listing([shown(row["image"]) for row in result["unreadable"]])

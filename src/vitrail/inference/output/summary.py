@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.inference.calibration.calibration_file import NAME as CALIBRATION_FILE
+from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration
 from vitrail.inference.profiling import measure as measure_forward
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
@@ -67,7 +70,9 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
         "config": config.to_dict(),
         "cost": costs.to_dict(),
         "patch_sizes": [_row(row, bytes_per_value, measure) for row in patch_size_variants(at_size)],
+        "engines": [] if checkpoint is None else _engines(checkpoint),
         "checkpoint": None if checkpoint is None else _checkpoint(checkpoint),
+        "calibration_images": None if checkpoint is None else count_calibration(calibration_file(source)),
     }
 
 
@@ -95,6 +100,14 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def _engines(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """What `--engine auto` chose for this model on this machine, the last choice first."""
+    from vitrail.inference.auto.choice_record import choices_of
+    from vitrail.inference.backends.graph_cache import fingerprint
+
+    return [{**asdict(choice), "words": choice.in_words()} for choice in choices_of(fingerprint(checkpoint))]
+
+
 # ---- as text
 
 
@@ -107,7 +120,9 @@ def to_text(description: dict[str, Any]) -> str:
     """The description as the text that `vitrail info` prints."""
     parts = [_headline(description), _cost_lines(description["cost"], description["config"])]
     if description["checkpoint"] is not None:
-        parts.append(_checkpoint_lines(description["checkpoint"]))
+        parts.append(_checkpoint_lines(description["checkpoint"], description["calibration_images"]))
+    if description["engines"]:
+        parts.append(_engine_lines(description["engines"]))
     parts += [_config_lines(description["config"]), _patch_table(description)]
     return "\n\n".join(parts)
 
@@ -153,7 +168,7 @@ def _pairs(costs: dict[str, Any], config: dict[str, Any]) -> str:
     return f" of the first stage, in windows of {_by(config['window_size'])}; without them {tokens**2:,}, {more}"
 
 
-def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
+def _checkpoint_lines(checkpoint: dict[str, Any], calibration_images: int | None) -> str:
     labels: list[str] | None = checkpoint["labels"]
     names = "none" if labels is None else f"{len(labels)}: {', '.join(labels[:5])}{', ...' if len(labels) > 5 else ''}"
     lines = [("task", checkpoint["task"]), ("labels", names)]
@@ -163,8 +178,24 @@ def _checkpoint_lines(checkpoint: dict[str, Any]) -> str:
     if isinstance(trained, dict):  # the rest is for `evaluate`, and for --json
         origin |= {name: trained[name] for name in ("images", "steps", "seed") if name in trained}
     lines.append(("provenance", _values(origin) or "not recorded"))
+    if calibration_images:
+        pictures = counted(calibration_images, "training picture")
+        lines.append(("calibration", f"{pictures} in {CALIBRATION_FILE} beside it, for int8 and to check engines"))
     lines += [("note", note) for note in checkpoint["notes"]]
     return _aligned(lines)
+
+
+def _engine_lines(engines: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for choice in engines:
+        lines.append(
+            (
+                choice["date"],
+                f"{choice['words']} ({choice['pictures']}; {_by(choice['size'])} px, {choice['batch']} at a time)",
+            )
+        )
+        lines += [("  not taken", f"{name}: {why}") for name, why in choice["refused"].items()]
+    return "chosen here by --engine auto\n" + _aligned(lines)
 
 
 def _config_lines(config: dict[str, Any]) -> str:

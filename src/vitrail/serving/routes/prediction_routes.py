@@ -43,7 +43,7 @@ def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
         router, "/v1/embed", "What the head reads of each image: one vector.", EmbedResponse, max_images=max_images
     )
     async def embed(request: Request) -> Response:
-        results = await runner.run_each(request, lambda _, output: served.embedding(output), always_forward=True)
+        results = await runner.run_each(request, lambda _, output: served.embedding(output), embeds=True)
         vectors = [{"error": error_sentence(item)} if isinstance(item, UnreadableImage) else item for item in results]
         width = next(len(item) for item in results if isinstance(item, list))
         return json_response({"embeddings": vectors, "width": width})

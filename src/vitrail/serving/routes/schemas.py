@@ -43,6 +43,7 @@ class ModelResponse(BaseModel):
     prefix: list[str] = Field(description="Names of the tokens before the patches.")
     pool: str
     resize: str
+    engine: str = Field(description="What runs the network for answers; maps and explanations always come from torch.")
     precision: str = Field(description="What answers are computed in; explanations are always float32.")
     parameters: int
     methods: list[str] = Field(description="Explanations that /v1/explain offers for this model.")

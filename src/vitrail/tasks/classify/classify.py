@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement, largest_difference
 from vitrail.tasks.classify.class_metrics import ClassMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, PROBABILITY, TEXT, object_of
@@ -75,6 +76,9 @@ class Classify(Labelling):
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         return {"probabilities": outputs.softmax(-1)}
 
+    def pseudo_label(self, output: Tensor) -> int:
+        return int(output.argmax())
+
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         probabilities = torch.softmax(torch.from_numpy(self._numbers(outputs)), 1).numpy()
         first = np.argsort(-probabilities, axis=1, kind="stable")[:, : max(top, 1)]
@@ -83,6 +87,13 @@ class Classify(Labelling):
             ranked = [{"label": self.labels[i], "probability": float(p[i])} for i in order]
             answers.append({**ranked[0], "top": ranked})
         return answers
+
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """The first guess, picture by picture."""
+        expected, given = torch.stack(list(reference)).double(), torch.stack(list(others)).double()
+        largest = largest_difference([expected.softmax(1)], [given.softmax(1)])
+        same = int((expected.argmax(1) == given.argmax(1)).sum())
+        return Agreement(same, len(expected), "pictures", largest, "probability", MOST_PROBABILITY)
 
     def words(self, answer: Mapping[str, Any]) -> str:
         return guesses(answer["top"])

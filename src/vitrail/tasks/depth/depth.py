@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from vitrail.dataset import Item
 from vitrail.errors import VitrailError
+from vitrail.tasks.agreement import Agreement, largest_difference, same_numbers
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.depth.depth_colours import colour_depth
 from vitrail.tasks.depth.depth_maps import DepthFile
@@ -31,6 +32,7 @@ from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.task import Mix
 
 LARGEST = 65535  # of a 16-bit PNG
+SAME = 1.01  # the factor within which two engines see the same depth
 
 
 class Depth(DenseTask):
@@ -155,6 +157,12 @@ class Depth(DenseTask):
         """Quartiles of the depth, the nearest and the farthest pixel, and the map itself."""
         return [self._describe(depth) for depth in decoded]
 
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """Depths within 1 %, pixel by pixel."""
+        expected, given = ([depth.double().log() for depth in depths] for depths in (reference, others))
+        same, compared = same_numbers(expected, given, math.log(SAME))
+        return Agreement(same, compared, "pixels", math.expm1(largest_difference(expected, given)), "depth's ratio")
+
     def _describe(self, depth: Tensor) -> dict[str, Any]:
         values = depth.cpu().numpy()
         low, median, high = np.quantile(values, QUARTILES).tolist()
@@ -208,6 +216,10 @@ class Depth(DenseTask):
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         return self.quick_values(self._depth_metrics(outputs).metrics, len(outputs))
+
+    def agreement(self, metrics: Mapping[str, float]) -> float:
+        """By AbsRel: a factor of 1.25 is too wide for what engines differ by."""
+        return 1 - metrics["AbsRel"]
 
     def evaluate(
         self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None

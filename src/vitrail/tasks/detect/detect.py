@@ -14,8 +14,10 @@ from torch import Tensor
 from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.model.heads.box_heads import DecoderOutputs
+from vitrail.tasks.agreement import Agreement
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.detect.average_precision import measure_precision
+from vitrail.tasks.detect.box_agreement import box_agreement
 from vitrail.tasks.detect.box_geometry import to_centres, to_corners
 from vitrail.tasks.detect.box_loss import decoder_loss, scored_loss, softmax_loss
 from vitrail.tasks.detect.box_metrics import LEAST, BoxMetrics, counted
@@ -194,6 +196,11 @@ class Detect(DenseTask):
 
     # ---- measuring
 
+    def pseudo_label(self, output: Tensor) -> Tensor:
+        """(m, 6): the objects that count as found, as `encode` takes them."""
+        found = output[output[:, 1] >= self.threshold]
+        return torch.cat([found[:, :1], found[:, 2:6], torch.zeros(len(found), 1)], dim=1)
+
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         detections, truths = self._arrays(outputs, targets)
         precision = measure_precision(detections, truths, self.outputs)
@@ -278,6 +285,10 @@ class Detect(DenseTask):
             }
             for decoded in outputs
         ]
+
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """Found objects, at the task's threshold."""
+        return box_agreement(reference, others, self.threshold)
 
     def columns(self, top: int = 5) -> list[str]:
         return list(self.row({"objects": [], "threshold": self.threshold}))

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
+from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement, largest_difference
 from vitrail.tasks.multilabel.label_metrics import LabelMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, TEXT, list_of, object_of
@@ -82,6 +83,9 @@ class MultiLabel(Labelling):
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         return {"probabilities": outputs.sigmoid()}
 
+    def pseudo_label(self, output: Tensor) -> tuple[int, ...]:
+        return tuple(torch.nonzero(output > 0).flatten().tolist())
+
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """`labels` are those above 0.5, `top` the most probable ones: as many as asked, but all that are above 0.5."""
         logits = self._numbers(outputs)
@@ -96,6 +100,19 @@ class MultiLabel(Labelling):
                 }
             )
         return answers
+
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """Given or not, label by label."""
+        expected, given = torch.stack(list(reference)).double(), torch.stack(list(others)).double()
+        largest = largest_difference([expected.sigmoid()], [given.sigmoid()])
+        return Agreement(
+            int(((expected > 0) == (given > 0)).sum()),
+            expected.numel(),
+            "labels",
+            largest,
+            "probability",
+            MOST_PROBABILITY,
+        )
 
     def words(self, answer: Mapping[str, Any]) -> str:
         given = len(answer["labels"])

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from vitrail.dataset import Item
 from vitrail.errors import VitrailError
+from vitrail.tasks.agreement import Agreement, same_numbers
 from vitrail.tasks.dense_options import IGNORE
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.letterbox import Letterbox
@@ -157,6 +158,13 @@ class Segment(DenseTask):
     def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
         """The areas of all classes that were found, the largest first, and the mask itself."""
         return [{"areas": self.areas(mask), "mask": mask.cpu().numpy()} for mask in decoded]
+
+    def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
+        """The class of each pixel of the pictures; beside it, the largest share of one picture that differs."""
+        same, compared = same_numbers([mask.short() for mask in reference], [mask.short() for mask in others], 0)
+        pairs = zip(reference, others, strict=True)
+        largest = max((float((one != other).float().mean()) for one, other in pairs), default=0.0)
+        return Agreement(same, compared, "pixels", largest, "picture's share of pixels")
 
     def areas(self, mask: Tensor) -> list[dict[str, Any]]:
         """Of the known pixels; shares are 0..1."""

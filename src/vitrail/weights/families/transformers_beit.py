@@ -14,22 +14,23 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.families.tensors.relative_positions import in_every_block, native_size_of_steps
-from vitrail.weights.families.transformers_json import (
+from vitrail.weights.families.transformers_folder import (
     HIDDEN_ACT,
-    Shapes,
-    Usual,
     Writable,
     check_writable,
-    encoder_fields,
     head_json,
+    vit_json,
+    write_model,
+)
+from vitrail.weights.families.transformers_json import (
+    Shapes,
+    Usual,
+    encoder_fields,
     known_type,
-    one_or_two,
-    preprocessor_json,
     read_labels,
     read_preprocessing,
     read_task,
     without_nulls,
-    write_files,
 )
 from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
@@ -202,30 +203,15 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
             f"pool {config.pool!r} with final_norm {config.final_norm!r} cannot be written for transformers: "
             "its BEiT has the mean and then the norm, or [CLS]"
         )
-    notes: list[str] = []
-    described = {
-        "preprocessor_config.json": preprocessor_json(checkpoint.preprocessing, notes),
-        "config.json": _config_json(checkpoint),
-    }
-    write_files(Path(folder), _tensors_to_write(checkpoint), described)
-    checkpoint.notes.extend(notes)
+    write_model(folder, checkpoint, _tensors_to_write(checkpoint), _config_json(checkpoint))
 
 
 def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
     config = checkpoint.vit.config
     return {
-        "architectures": ["BeitForImageClassification" if config.classes else "BeitModel"],
-        "model_type": "beit",
-        "dtype": str(next(checkpoint.model.parameters()).dtype).removeprefix("torch."),
-        "image_size": one_or_two(config.image_size),
-        "patch_size": one_or_two(config.patch_size),
-        "num_channels": config.channels,
-        "hidden_size": config.width,
+        **vit_json(checkpoint, "beit", "BeitForImageClassification" if config.classes else "BeitModel"),
         "intermediate_size": config.mlp_width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
         "hidden_act": HIDDEN_ACT[config.activation],
-        "layer_norm_eps": config.norm_eps,
         "use_relative_position_bias": True,
         "use_absolute_position_embeddings": config.positions == "learned",
         "use_mean_pooling": config.pool == "mean",

@@ -12,21 +12,22 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families.transformers_json import (
+from vitrail.weights.families.transformers_folder import (
     HIDDEN_ACT,
-    Shapes,
-    Usual,
     Writable,
     check_writable,
+    vit_json,
+    write_model,
+)
+from vitrail.weights.families.transformers_json import (
+    Shapes,
+    Usual,
     encoder_fields,
     known_type,
-    one_or_two,
-    preprocessor_json,
     read_labels,
     read_preprocessing,
     read_task,
     without_nulls,
-    write_files,
 )
 from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
@@ -188,30 +189,16 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     notes: list[str] = []
     if config.rotary_bfloat16:
         notes.append("transformers computes rotary periods in float32, this model has them rounded to bfloat16")
-    described = {
-        "preprocessor_config.json": preprocessor_json(checkpoint.preprocessing, notes),
-        "config.json": _config_json(checkpoint),
-    }
-    write_files(Path(folder), _tensors_to_write(checkpoint), described)
-    checkpoint.notes.extend(notes)
+    write_model(folder, checkpoint, _tensors_to_write(checkpoint), _config_json(checkpoint), notes)
 
 
 def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
     config = checkpoint.vit.config
     return {
-        "architectures": ["DINOv3ViTModel"],
-        "model_type": "dinov3_vit",
-        "dtype": str(next(checkpoint.model.parameters()).dtype).removeprefix("torch."),
-        "image_size": one_or_two(config.image_size),
-        "patch_size": one_or_two(config.patch_size),
-        "num_channels": config.channels,
-        "hidden_size": config.width,
+        **vit_json(checkpoint, "dinov3_vit", "DINOv3ViTModel"),
         "intermediate_size": config.mlp_width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
         "hidden_act": HIDDEN_ACT.get(config.activation, "silu"),
         "use_gated_mlp": config.activation == "swiglu",
-        "layer_norm_eps": config.norm_eps,
         "rope_theta": config.rotary_base,
         "query_bias": config.qkv_bias,
         "key_bias": config.qkv_bias,

@@ -1,24 +1,19 @@
-"""What transformers keeps beside its weights, config.json and preprocessor_config.json, in our terms and back."""
+"""What transformers keeps beside its weights, config.json and preprocessor_config.json, in our terms.
+
+`transformers_folder.py` writes them.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-from torch import Tensor
-
 from vitrail.errors import VitrailError
-from vitrail.files import replacing
-from vitrail.model.config import ViTConfig
 from vitrail.model.encoder_config import EncoderConfig
-from vitrail.tasks.registry import DEFAULT_TASK
 from vitrail.weights.family import count_heads, native_size
-from vitrail.weights.preprocessing import CLIP, HALF, IMAGENET, Preprocessing, notes_on_offset
+from vitrail.weights.preprocessing import CLIP, HALF, IMAGENET, Preprocessing
 
 # hidden_act -> activation; the names of one value are the same function to the last bits
 ACTIVATIONS = {
@@ -31,7 +26,6 @@ ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "quick_gelu": "quick_gelu",
 }
-HIDDEN_ACT = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}  # and back
 TASKS = {
     "single_label_classification": "classify",
     "multi_label_classification": "multilabel",
@@ -226,19 +220,6 @@ def read_labels(stored: Mapping[str, Any], classes: int) -> list[str] | None:
     return [str(names[str(i)]) for i in range(classes)]
 
 
-def head_json(classes: int, labels: list[str] | None, task: str) -> dict[str, Any]:
-    """What config.json says of the head's outputs."""
-    if not classes:
-        return {}
-    kind = {ours: theirs for theirs, ours in TASKS.items()}.get(task)
-    # transformers takes one output for a number, and refuses to hear otherwise
-    values: dict[str, Any] = {} if kind is None or (task == DEFAULT_TASK and classes == 1) else {"problem_type": kind}
-    if labels is None:
-        return {**values, "num_labels": classes}
-    id2label = {str(i): label for i, label in enumerate(labels)}
-    return {**values, "id2label": id2label, "label2id": {label: i for i, label in enumerate(labels)}}
-
-
 # ---- preprocessor_config.json
 
 
@@ -352,61 +333,7 @@ def _interpolation(number: Any) -> str:
     return INTERPOLATION[number]
 
 
-def preprocessor_json(preprocessing: Preprocessing, notes: list[str]) -> dict[str, Any]:
-    """The preprocessor_config.json of a processor that does the same; where none can, that is added to the notes."""
-    height, width = preprocessing.size
-    values: dict[str, Any] = {
-        "do_resize": True,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(preprocessing.mean),
-        "image_std": list(preprocessing.std),
-        "resample": {name: number for number, name in INTERPOLATION.items()}[preprocessing.interpolation],
-        "do_convert_rgb": preprocessing.channels == 3,
-    }
-    if preprocessing.resize == "crop":
-        edge = min(preprocessing.before_crop)
-        values |= {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": edge}, "do_center_crop": True}
-        if height != width:
-            notes.append(f"transformers' centre crop pads with black where an image does not fill {preprocessing.size}")
-        notes.extend(notes_on_offset(preprocessing, "transformers", "floor"))
-        return {**values, "crop_size": {"height": height, "width": width}}
-    if preprocessing.resize == "pad":
-        notes.append("preprocessing resize 'pad' cannot be written for transformers: its processor squashes instead")
-    squashed = dict(zip(("height", "width"), preprocessing.before_crop, strict=True))
-    if preprocessing.resize != "squash" or preprocessing.before_crop == preprocessing.size:
-        return {**values, "image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
-    notes.extend(notes_on_offset(preprocessing, "transformers", "floor"))
-    values |= {"image_processor_type": "DeiTImageProcessor", "size": squashed, "do_center_crop": True}
-    return {**values, "crop_size": {"height": height, "width": width}}
-
-
-Writable = Mapping[str, tuple[tuple[Any, ...], str]]  # a field of ViTConfig -> the values that can be written, and why
-
-
-def check_writable(config: ViTConfig, writable: Writable) -> None:
-    """Refuse a config that a model of transformers does not have, by the first field that differs."""
-    for field, (values, why) in writable.items():
-        if getattr(config, field) not in values:
-            raise VitrailError(f"{field} {getattr(config, field)!r} cannot be written for transformers: {why}")
-
-
-def write_files(folder: Path, tensors: dict[str, Tensor], described: Mapping[str, Any]) -> None:
-    """A folder of transformers: the weights, and JSON files by their names."""
-    with replacing(folder / "model.safetensors") as temporary:
-        save_file(tensors, temporary, {"format": "pt"})
-    for name, values in described.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 # ---- sizes
-
-
-def one_or_two(size: tuple[int, int]) -> int | list[int]:
-    """A size as config.json has it: one number for a square."""
-    return size[0] if size[0] == size[1] else list(size)
 
 
 def whole_patches(size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:

@@ -12,20 +12,21 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.families.transformers_json import (
+from vitrail.weights.families.transformers_folder import (
     HIDDEN_ACT,
+    head_json,
+    vit_json,
+    write_model,
+)
+from vitrail.weights.families.transformers_json import (
     Shapes,
     Usual,
     encoder_fields,
-    head_json,
     known_type,
-    one_or_two,
-    preprocessor_json,
     read_labels,
     read_preprocessing,
     read_task,
     without_nulls,
-    write_files,
 )
 from vitrail.weights.family import Foreign, count_blocks, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
@@ -256,12 +257,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     kind = _kind_of(checkpoint.vit.config)
     _check_writable(checkpoint, kind)
     notes: list[str] = _notes_on_positions(checkpoint.vit.config, kind)
-    described = {
-        "preprocessor_config.json": preprocessor_json(checkpoint.preprocessing, notes),
-        "config.json": _config_json(checkpoint, kind),
-    }
-    write_files(Path(folder), _tensors_to_write(checkpoint, kind), described)
-    checkpoint.notes.extend(notes)
+    write_model(folder, checkpoint, _tensors_to_write(checkpoint, kind), _config_json(checkpoint, kind), notes)
 
 
 def _kind_of(config: ViTConfig) -> str:
@@ -327,17 +323,8 @@ def _notes_on_positions(config: ViTConfig, kind: str) -> list[str]:
 def _config_json(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
     config = checkpoint.vit.config
     values: dict[str, Any] = {
-        "architectures": [CLASSES[kind][config.classes > 0]],
-        "model_type": kind,
-        "dtype": str(next(checkpoint.model.parameters()).dtype).removeprefix("torch."),
-        "image_size": one_or_two(config.image_size),
-        "patch_size": one_or_two(config.patch_size),
-        "num_channels": config.channels,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
+        **vit_json(checkpoint, kind, CLASSES[kind][config.classes > 0]),
         "hidden_act": HIDDEN_ACT.get(config.activation, "gelu"),
-        "layer_norm_eps": config.norm_eps,
         "qkv_bias": config.qkv_bias,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,

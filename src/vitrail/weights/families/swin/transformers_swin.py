@@ -23,19 +23,20 @@ from vitrail.weights.families.swin.swin_tensors import (
     table_side,
     without_buffers,
 )
-from vitrail.weights.families.transformers_json import (
+from vitrail.weights.families.transformers_folder import (
     HIDDEN_ACT,
-    Usual,
+    encoder_json,
     head_json,
+    write_model,
+)
+from vitrail.weights.families.transformers_json import (
+    Usual,
     hidden_act,
-    one_or_two,
     pair_of,
-    preprocessor_json,
     read_labels,
     read_preprocessing,
     read_task,
     without_nulls,
-    write_files,
 )
 from vitrail.weights.family import Foreign, notes_on_unused, shape_of
 from vitrail.weights.naming import Names, to_ours, to_theirs
@@ -198,12 +199,7 @@ def write_folder(checkpoint: Checkpoint, folder: str | Path) -> None:
     notes: list[str] = []
     if config.padding == "after_shift":
         notes.append("where windows do not divide a grid, transformers pads it before it is shifted, this model after")
-    described = {
-        "preprocessor_config.json": preprocessor_json(checkpoint.preprocessing, notes),
-        "config.json": _config_json(checkpoint, config),
-    }
-    write_files(Path(folder), _tensors_to_write(checkpoint, config), described)
-    checkpoint.notes.extend(notes)
+    write_model(folder, checkpoint, _tensors_to_write(checkpoint, config), _config_json(checkpoint, config), notes)
 
 
 def _check_writable(checkpoint: Checkpoint, config: SwinConfig) -> None:
@@ -229,12 +225,7 @@ def _check_writable(checkpoint: Checkpoint, config: SwinConfig) -> None:
 def _config_json(checkpoint: Checkpoint, config: SwinConfig) -> dict[str, Any]:
     kind, classes = CLASSES[config.version]
     values: dict[str, Any] = {
-        "architectures": [classes[config.classes > 0]],
-        "model_type": kind,
-        "dtype": str(next(checkpoint.model.parameters()).dtype).removeprefix("torch."),
-        "image_size": one_or_two(config.image_size),
-        "patch_size": one_or_two(config.patch_size),
-        "num_channels": config.channels,
+        **encoder_json(checkpoint, kind, classes[config.classes > 0]),
         "embed_dim": config.width,
         "depths": list(config.depths),
         "num_heads": list(config.heads),
@@ -242,7 +233,6 @@ def _config_json(checkpoint: Checkpoint, config: SwinConfig) -> dict[str, Any]:
         "mlp_ratio": config.mlp_ratio,
         "qkv_bias": config.qkv_bias,
         "hidden_act": HIDDEN_ACT[config.activation],
-        "layer_norm_eps": config.norm_eps,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "drop_path_rate": config.drop_path,

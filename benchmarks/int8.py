@@ -1,0 +1,152 @@
+"""What does int8 lose? Our search against NNCF's defaults, on images that neither was calibrated on.
+
+    python -m benchmarks.int8 MODEL DATA [--name NAME] [--write]
+
+DATA is a data set of the model's task, or a folder of photos whose names begin with their class number and `_`. It is
+cut into halves: calibrated on one, measured on the other, then the other way round. NNCF's defaults are
+`nncf.quantize(model, dataset, model_type=TRANSFORMER)`. All that is shown is of the half that was not calibrated on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.errors import VitrailError
+from vitrail.graphs.no_telemetry import import_silently
+from vitrail.graphs.openvino_graph import openvino_model
+from vitrail.graphs.quantize import compiled
+from vitrail.graphs.trace import trace
+from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
+from vitrail.inference.calibration.calibration_images import CalibrationImages, calibration_images
+from vitrail.inference.calibration.quantized_model import quantized_model
+from vitrail.inference.image_processor import ImageProcessor
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.load import load
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = """# int8 against NNCF's defaults
+
+{today}, openvino {openvino}, nncf {nncf}, float32 between int8 layers. `python -m benchmarks.int8 MODEL DATA --write`
+
+Calibrated on one half of the images, measured on the other, and the other way round; the means of both. Agreement is
+the task's metric with float32's answers as truth: of classes, the share of the same answers. The distance is between
+outputs: of classes the total variation of the probabilities, else the relative error.
+
+| model | images | metric | float32 | | loss in points | agreement | distance | largest change of probability | chosen |
+|---|---|---|---|---|---|---|---|---|---|
+{rows}
+"""
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("model", type=Path)
+    arguments.add_argument("data", type=Path)
+    arguments.add_argument("--name", help="in the table")
+    arguments.add_argument("--images", type=int, default=300)
+    arguments.add_argument("--write", action="store_true", help="add the row to the results")
+    options = arguments.parse_args()
+    row = measure(load(options.model), read_images(load(options.model), options.data).part(range(options.images)))
+    print(json.dumps(row, indent=1))
+    if options.write:
+        write({options.name or options.model.stem: row})
+
+
+def read_images(checkpoint: Checkpoint, data: Path) -> CalibrationImages:
+    """Images with their truth."""
+    numbered = sorted(path for path in data.glob("*.jpg") if path.name.partition("_")[0].isdigit())
+    if not numbered:
+        return calibration_images(checkpoint, folder=data)
+    processor = ImageProcessor(checkpoint.preprocessing)
+    truths = [int(path.name.partition("_")[0]) for path in numbered]
+    return CalibrationImages([processor.read(path) for path in numbered], str(data), truths)
+
+
+def measure(checkpoint: Checkpoint, images: CalibrationImages) -> dict[str, Any]:
+    """A row: float32, NNCF's defaults and ours, over both halves."""
+    model = openvino_model(trace(checkpoint))
+    halves = [images.part(range(start, len(images.images), 2)) for start in (0, 1)]
+    folds = []
+    for calibrated, measured in (halves, halves[::-1]):
+        unlabelled = CalibrationImages(calibrated.images, calibrated.source)
+        judge = AnswerJudge(checkpoint, measured)
+        inputs = NormalisedImages(calibrated.images, checkpoint.preprocessing)
+        fold: dict[str, Any] = {"float32": judge.score, "metric": judge.metric}
+        fold["defaults"] = figures(judge(compiled(nncf_defaults(model, inputs))))
+        try:
+            int8, record = quantized_model(checkpoint, model, unlabelled)
+            fold["ours"] = figures(judge(compiled(int8)))
+            fold["record"] = record
+        except VitrailError as refused:
+            fold["refused"] = str(refused)
+        print(json.dumps(fold), flush=True)
+        folds.append(fold)
+    return {"images": len(images.images), "folds": folds}
+
+
+def nncf_defaults(model: Any, inputs: NormalisedImages) -> Any:
+    """What a user of NNCF gets who says that the model is a transformer, and nothing more."""
+    nncf = import_silently("nncf")
+    nncf.set_log_level(logging.ERROR)
+    return nncf.quantize(model, nncf.Dataset(inputs), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(inputs))
+
+
+def figures(loss: AnswerLoss) -> dict[str, float | None]:
+    return {
+        "points": loss.points,
+        "agreement": loss.agreement,
+        "distance": loss.distance,
+        "largest": loss.largest,
+    }
+
+
+def write(new: dict[str, Any]) -> None:
+    """Rows are kept in a JSON file, so that models can be measured one by one."""
+    file = RESULTS / "int8.json"
+    rows = (json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}) | new
+    file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    versions = {name: import_silently(name).__version__.partition("-")[0] for name in ("openvino", "nncf")}
+    lines = [line for name, row in rows.items() for line in table_lines(name, row)]
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    (RESULTS / "int8.md").write_text(PAGE.format(today=today, rows="\n".join(lines), **versions), encoding="utf-8")
+
+
+def table_lines(name: str, row: dict[str, Any]) -> list[str]:
+    folds = row["folds"]
+    score = np.mean([fold["float32"] for fold in folds])
+    begin = f"| {name} | {row['images']} | {folds[0]['metric']} | {100 * score:.2f} |"
+    lines = []
+    for title, kind in (("NNCF's defaults", "defaults"), ("ours", "ours")):
+        measured = [fold[kind] for fold in folds if kind in fold]
+        if not measured:
+            lines.append(f"{begin} {title} | refused | | | | {folds[0]['refused']} |")
+            continue
+        points, agreement, distance = (
+            np.mean([one[key] for one in measured]) for key in ("points", "agreement", "distance")
+        )
+        largest = max((one["largest"] for one in measured if one["largest"] is not None), default=None)
+        change = "-" if largest is None else f"{largest:.3f}"
+        chosen = "" if kind == "defaults" else "; ".join(chosen_words(fold) for fold in folds)
+        lines.append(
+            f"{begin} {title} | {points:.2f} | {100 * agreement:.2f} % | {distance:.4f} | {change} | {chosen} |"
+        )
+    return lines
+
+
+def chosen_words(fold: dict[str, Any]) -> str:
+    if "record" not in fold:
+        return "refused"
+    record = fold["record"]
+    alpha = "off" if record["smooth_quant_alpha"] is None else f"{record['smooth_quant_alpha']:g}"
+    return f"alpha {alpha}, {len(record['layers_in_float'])} of {record['layers']} layers in float"
+
+
+if __name__ == "__main__":
+    main()

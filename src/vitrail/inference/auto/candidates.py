@@ -1,0 +1,51 @@
+"""Which engines could run a model here."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import NamedTuple
+
+from vitrail.model import precision as hardware
+
+FAST = "pip install 'vitrail[fast]'"
+NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
+
+
+class Candidate(NamedTuple):
+    """An engine, and what it computes in."""
+
+    engine: str
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} in {self.precision}"
+
+
+REFERENCE = Candidate("torch", "float32")  # whose answers are the right ones
+
+
+def is_installed(engine: str) -> bool:
+    """Whether the packages of an engine are there."""
+    return all(importlib.util.find_spec(package) is not None for package in NEEDS.get(engine, ()))
+
+
+def candidates(precision: str) -> list[Candidate]:
+    """The engines to choose from, the reference first. precision: float32 or bfloat16 leaves those of it; "auto": all.
+
+    `compiled` is none of them: compiling takes longer than all else together.
+    """
+    has_bf16 = hardware.computes_bf16("cpu")
+    found = [Candidate("torch", "bfloat16")] if has_bf16 or precision == "bfloat16" else []
+    for engine in NEEDS:
+        if is_installed(engine):
+            found += [Candidate(engine, name) for name in precisions_of(engine, has_bf16)]
+    return [REFERENCE, *(one for one in found if precision in ("auto", one.precision))]
+
+
+def precisions_of(engine: str, has_bf16: bool) -> list[str]:
+    """What an engine computes in here."""
+    if engine != "openvino" or not has_bf16:
+        return ["float32"]
+    from vitrail.inference.backends.openvino_backend import OpenVinoBackend
+
+    return list(dict.fromkeys(["float32", OpenVinoBackend.choose_precision("auto")]))

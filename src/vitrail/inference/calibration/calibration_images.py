@@ -1,0 +1,143 @@
+"""Real pictures to check an engine on, or to calibrate int8 on: those of the run, of a folder, or those at hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.loading.rng import permutation
+from vitrail.dataset import Item
+from vitrail.errors import VitrailError
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.backends.torch_backend import TorchBackend
+from vitrail.inference.calibration.calibration_file import MOST, calibration_file, read_calibration
+from vitrail.inference.engine import Engine
+from vitrail.inference.evaluation import dataset_for
+from vitrail.inference.evaluation_part import choose_part
+from vitrail.inference.image_processor import ImageProcessor, ModelInput
+from vitrail.inference.label_matching import renumbered, targets_for
+from vitrail.inference.sources import images_of
+from vitrail.tasks.dense_task import DenseTask
+from vitrail.tasks.targets import LazyTargets
+from vitrail.text import counted, shown
+from vitrail.threads import in_threads
+from vitrail.weights.checkpoint import Checkpoint
+
+WORKERS = 2  # threads that decode a folder
+
+
+@dataclass(frozen=True)
+class CalibrationImages:
+    """Pictures as `Engine.run` takes them, never none."""
+
+    images: Sequence[ModelInput]
+    source: str  # where they are from, in words
+    truths: Sequence[Any] | None = None  # what is true of each, as `Task.pseudo_label` gives it; None: nobody knows
+
+    def split(self) -> tuple[CalibrationImages, CalibrationImages]:
+        """Two thirds and one third, every third picture; with fewer than three, all of them twice."""
+        every = range(len(self.images))
+        if len(every) < 3:
+            return self, self
+        return self.part([index for index in every if index % 3]), self.part(
+            [index for index in every if not index % 3]
+        )
+
+    def part(self, indices: Sequence[int]) -> CalibrationImages:
+        """Some of them."""
+        truths = None if self.truths is None else [self.truths[index] for index in indices]
+        return replace(self, images=[self.images[index] for index in indices], truths=truths)
+
+
+def calibration_images(
+    checkpoint: Checkpoint,
+    model_path: str | Path | None = None,
+    folder: str | Path | None = None,
+    fallback: Sequence[ModelInput] = (),
+) -> CalibrationImages:
+    """Up to 300 pictures: those of the folder if one is given, else those that travel with the model (`calibration.zip`
+    beside model_path), else the fallback, which are pictures at hand. VitrailError where there are none.
+    """
+    if folder is not None:
+        return _of_folder(checkpoint, Path(folder))
+    file = None if model_path is None else calibration_file(model_path)
+    if file is not None and file.is_file():
+        training = checkpoint.provenance.get("training")
+        images = read_calibration(file, checkpoint.preprocessing, training if isinstance(training, dict) else None)
+        if images:
+            return CalibrationImages(images, f"{counted(len(images), 'training picture')} of {shown(file)}")
+    if fallback:
+        return CalibrationImages(list(fallback[:MOST]), f"{counted(len(fallback[:MOST]), 'picture')} at hand")
+    raise VitrailError(
+        "there are no pictures to calibrate on: no calibration.zip lies beside the model, so give a folder of pictures "
+        "like those it will see"
+    )
+
+
+def spread_over_classes(items: Sequence[Item], count: int, seed: int) -> list[int]:
+    """The indices of so many items, one of each class in turn; an item with several classes stands for its rarest."""
+    frequency = Counter(label for item in items for label in item.classes())
+    groups: dict[int | None, list[int]] = {}
+    for index in permutation(seed, 0, len(items)).tolist():
+        rarest = min(items[index].classes(), key=lambda label: (frequency[label], label), default=None)
+        groups.setdefault(rarest, []).append(index)
+    turns = [(turn, place, index) for place, group in enumerate(groups.values()) for turn, index in enumerate(group)]
+    return [index for _, _, index in sorted(turns)[:count]]
+
+
+def read_pictures(processor: ImageProcessor, paths: Sequence[str | Path], workers: int) -> list[ModelInput | None]:
+    """The pictures of these files; None for those that cannot be read."""
+
+    def read(path: str | Path) -> ModelInput | None:
+        try:
+            return processor.read(path)
+        except UnreadableImage:
+            return None
+
+    return in_threads(read, paths, workers)
+
+
+def _of_folder(checkpoint: Checkpoint, folder: Path) -> CalibrationImages:
+    """Readable pictures of a folder and of those in it, the same ones every time; with what is true of them where the
+    folder is a data set of the model's task."""
+    if not folder.is_dir():
+        raise VitrailError(f"{shown(folder)} is no folder: give a folder of pictures to calibrate on")
+    paths, truths = _labelled(checkpoint, folder) or (_some(images_of(folder)), None)
+    processor = ImageProcessor(checkpoint.preprocessing, checkpoint.config.is_dense)
+    pictures = read_pictures(processor, paths, WORKERS)
+    readable = [index for index, picture in enumerate(pictures) if picture is not None]
+    images = [picture for picture in pictures if picture is not None]
+    if not images:
+        raise VitrailError(f"{shown(folder)} holds no picture that can be read: give another folder to calibrate on")
+    noun = "picture" if truths is None else "labelled picture"
+    return CalibrationImages(
+        images,
+        f"{counted(len(images), noun)} of {shown(folder)}",
+        None if truths is None else [truths[index] for index in readable],
+    )
+
+
+def _some(paths: Sequence[str | Path]) -> list[str | Path]:
+    return [paths[index] for index in sorted(permutation(0, 0, len(paths))[:MOST].tolist())]
+
+
+def _labelled(checkpoint: Checkpoint, folder: Path) -> tuple[list[Path], Sequence[Any]] | None:
+    """Files and truths of a data set of the model's task, with the model's labels; None where the folder is none."""
+    try:
+        engine = Engine(checkpoint, TorchBackend(checkpoint.model))
+        task, dataset = engine.task, dataset_for(engine, folder)
+        if dataset.task != task.name:
+            return None
+        unseen = choose_part(dataset, "auto", checkpoint.provenance).items
+        items = [unseen[index] for index in spread_over_classes(unseen, MOST, seed=0)]
+        if isinstance(task, DenseTask):
+            targets = renumbered(task.targets(items, (1, 1), 0.0, WORKERS), task, dataset.labels, checkpoint.labels)
+            truths: Sequence[Any] = LazyTargets(targets, len(items))
+        else:
+            truths = targets_for(items, dataset.labels, checkpoint.labels, task.labels_are_columns)
+    except VitrailError:  # pictures without labels, or with those of something else
+        return None
+    return [item.path for item in items], truths

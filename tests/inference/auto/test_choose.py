@@ -1,0 +1,211 @@
+"""`auto`: the fastest engine that gives torch's answers, chosen once, remembered, and said in a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import vitrail
+from vitrail.cli import main
+from vitrail.inference.auto import candidates as candidates_module
+from vitrail.inference.auto import choose as choose_module
+from vitrail.inference.auto.candidates import candidates
+from vitrail.inference.auto.choice_record import choices_of
+from vitrail.inference.auto.timing import median_seconds
+from vitrail.inference.backends.backend import BACKENDS
+from vitrail.inference.backends.graph_cache import fingerprint
+from vitrail.inference.engine import Engine, open_model
+from vitrail.weights.checkpoint import Checkpoint
+
+HERE = "tests.inference.auto.test_choose"
+PICTURES = [np.random.default_rng(seed).integers(0, 256, (40, 40, 3), np.uint8) for seed in range(6)]
+
+
+class Exact:
+    """A backend that gives torch's answers."""
+
+    name, captures, precision, device = "exact", frozenset[str](), "float32", torch.device("cpu")
+    shift = 0.0  # of the first output
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, *, device: str, precision: str) -> Any:
+        return cls(checkpoint)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, capture: Any = None) -> Tensor:
+        outputs = self.checkpoint.model(images)
+        outputs[:, 0] += self.shift
+        return outputs
+
+
+class Wrong(Exact):
+    """One that always gives the first label."""
+
+    name, shift = "wrong", 1000.0
+
+
+@pytest.fixture(autouse=True)
+def engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, float]:
+    """Two engines beside torch, and how long each takes: a test changes it."""
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    seconds = {"torch": 0.4, "exact": 0.2, "wrong": 0.1}
+    monkeypatch.setitem(BACKENDS, "exact", f"{HERE}:Exact")
+    monkeypatch.setitem(BACKENDS, "wrong", f"{HERE}:Wrong")
+    needs: dict[str, tuple[str, ...]] = {"exact": (), "wrong": ()}
+    monkeypatch.setattr(candidates_module, "NEEDS", needs)
+    monkeypatch.setattr(choose_module, "NEEDS", needs)
+    monkeypatch.setattr(
+        choose_module, "median_seconds", lambda runs: {name: seconds[name.partition(" ")[0]] for name in runs}
+    )
+    return seconds
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err
+
+
+def test_the_fastest_that_agrees(save: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    path = save()
+    engine = Engine.open(path, engine="auto", calibration=PICTURES)
+    assert engine.backend.name == "exact"
+    line = said(capsys)
+    assert "engine auto: exact in float32, 2.00 times as fast as torch in float32: the same answer for 6 of 6" in line
+    assert "(6 pictures at hand)" in line and line.count("engine auto") == 1
+    (choice,) = choices_of(fingerprint(engine.checkpoint))
+    assert choice.engine == "exact" and choice.size == (32, 32) and choice.pictures == "6 pictures at hand"
+    assert choice.refused["wrong in float32"].startswith("4.00 times as fast, but the same answer for ")
+    assert choice.milliseconds["torch in float32"] == 400
+
+
+def test_a_choice_is_remembered(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], engines: dict[str, float]
+) -> None:
+    path = save()
+    Engine.open(path, engine="auto", calibration=PICTURES)
+    said(capsys)
+    engines["torch"] = 0.01  # nobody measures again
+    again = Engine.open(path, engine="auto")  # and pictures are not needed
+    assert again.backend.name == "exact"
+    assert "engine auto: exact in float32, 2.00 times as fast" in (line := said(capsys)) and "measured here on" in line
+
+
+@pytest.mark.parametrize("change", ["cpu", "version", "batch", "weights", "gone", "damaged"])
+def test_what_it_depends_on_makes_it_choose_again(
+    save: Callable[..., Path],
+    tmp_path: Path,
+    change: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checkpoint = open_model(save())
+    assert Engine.open(checkpoint, engine="auto", calibration=PICTURES).backend.name == "exact"
+    said(capsys)
+    batch_size = None
+    if change in ("cpu", "version"):
+        machine = choose_module.machine() | {change: "another"}
+        monkeypatch.setattr(choose_module, "machine", lambda: machine)
+    elif change == "batch":
+        batch_size = 1
+    elif change == "weights":
+        next(checkpoint.model.parameters()).data[0, 0] += 0.001
+    elif change == "gone":
+        monkeypatch.setattr(candidates_module, "NEEDS", {"wrong": ()})
+    else:
+        (record,) = (tmp_path / "cache" / "engines").iterdir()
+        record.write_text(record.read_text()[:-20])
+    engine = Engine.open(checkpoint, engine="auto", calibration=PICTURES[:2], batch_size=batch_size)
+    assert "2 pictures at hand" in said(capsys)
+    assert engine.backend.name == ("torch" if change == "gone" else "exact")
+
+
+def test_torch_stays_where_nothing_is_faster(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], engines: dict[str, float]
+) -> None:
+    engines["exact"] = engines["torch"] / 1.02  # within the noise
+    engine = Engine.open(save(), engine="auto", calibration=PICTURES)
+    assert (engine.backend.name, engine.backend.precision) == ("torch", "float32")
+    assert "engine auto: torch in float32: no other engine here is faster and gives the same answers" in said(capsys)
+
+
+def test_without_pictures_torch_stays(save: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    engine = Engine.open(save(), engine="auto")
+    assert engine.backend.name == "torch"
+    assert "there are no pictures to check a faster engine on: give a folder" in said(capsys)
+
+
+def test_without_the_packages_a_line_says_what_they_bring(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = {"openvino": ("a_package_that_is_not_there",)}
+    monkeypatch.setattr(candidates_module, "NEEDS", needs)
+    monkeypatch.setattr(choose_module, "NEEDS", needs)
+    assert Engine.open(save(), engine="auto", calibration=PICTURES).backend.name == "torch"
+    line = said(capsys)
+    assert "engine auto: torch; pip install 'vitrail[fast]' would bring OpenVINO" in line and line.count("\n") == 1
+
+
+def test_an_engine_that_cannot_run_the_model_is_left_out(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(checkpoint: Checkpoint, *, device: str, precision: str) -> Any:
+        raise RuntimeError("no such operator\nand much more")
+
+    monkeypatch.setattr(Exact, "load", fail)
+    assert Engine.open(save(), engine="auto", calibration=PICTURES).backend.name == "torch"
+    assert "exact in float32 is left out, for it cannot run this model: no such operator\n" in said(capsys)
+
+
+def test_a_folder_of_pictures_in_evaluate(
+    save: Callable[..., Path], photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save()
+    result = vitrail.evaluate(path, photos, engine="auto", bootstrap=0)
+    assert "engine auto: exact in float32" in (line := said(capsys)) and "(12 pictures at hand)" in line
+    assert result["engine"] == "exact" and result["precision"] == "float32"
+    assert result["metrics"] == vitrail.evaluate(path, photos, bootstrap=0)["metrics"]
+    vitrail.evaluate(path, photos, engine="auto", precision="bf16", bootstrap=0, calibration=photos / "cat")
+    assert "engine auto: torch" in said(capsys)  # the others have no bf16
+
+
+def test_predict_in_the_shell_and_info(
+    save: Callable[..., Path], photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save()
+    assert main(["predict", str(path), str(photos), "--engine", "auto"]) == 0
+    printed = capsys.readouterr()
+    assert "engine auto: exact in float32" in printed.err and ", in float32 by exact" in printed.err
+    assert main(["info", str(path)]) == 0
+    assert "exact in float32, 2.00 times as fast as torch in float32" in " ".join(capsys.readouterr().out.split())
+    assert main(["info", str(path), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["engines"]
+    assert row["engine"] == "exact" and row["agreement"]["same"] == 12
+    with pytest.raises(SystemExit, match="2"):
+        main(["predict", str(path), str(photos), "--engine", "toaster"])
+    assert "toaster" in capsys.readouterr().err
+
+
+def test_candidates_follow_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [str(one) for one in candidates("float32")] == ["torch in float32", "exact in float32", "wrong in float32"]
+    monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device: True)
+    assert "torch in bfloat16" in [str(one) for one in candidates("auto")]
+    assert [str(one) for one in candidates("bfloat16")] == ["torch in float32", "torch in bfloat16"]
+
+
+def test_engines_take_turns() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> Callable[[], None]:
+        return lambda: order.append(name)
+
+    seconds = median_seconds({"a": run("a"), "b": run("b")}, seconds=0.0)
+    assert order == ["a", "b"] * 4 and set(seconds) == {"a", "b"}

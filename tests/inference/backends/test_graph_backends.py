@@ -1,0 +1,229 @@
+"""OpenVINO and ONNX Runtime give torch's answers for every task and network; their graphs are kept, whole or not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import lively_vit
+from vitrail.errors import VitrailError
+from vitrail.inference.backends import graph_backend, openvino_backend
+from vitrail.inference.backends.backend import load_backend
+from vitrail.inference.backends.graph_backend import GraphBackend
+from vitrail.inference.backends.openvino_backend import OpenVinoBackend, core
+from vitrail.inference.engine import Engine
+from vitrail.inference.predictor import Predictor
+from vitrail.model.encoder import Encoder
+from vitrail.model.presets import build_network, preset
+from vitrail.model.swin.swin_config import SwinConfig
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
+
+GRAPHS = ("openvino", "onnxruntime")
+LABELS = ["a", "b", "c"]
+
+
+def vit(**settings: Any) -> Callable[[], Encoder]:
+    return lambda: lively_vit(preset("mu/8", **{"image_size": 32, "classes": 3, **settings}))
+
+
+def swin() -> Encoder:
+    torch.manual_seed(0)
+    return build_network(
+        SwinConfig(image_size=64, width=32, depths=(2, 1), heads=(2, 4), window_size=4, classes=3)
+    ).eval()
+
+
+# Tasks of one head share a network, and so its graph: tracing takes seconds.
+NETWORKS: dict[str, tuple[str, Callable[[], Encoder], str]] = {
+    "classify": ("classify", vit(), "crop"),
+    "multilabel": ("multilabel", vit(), "crop"),
+    "regress": ("regress", vit(), "crop"),
+    "segment": ("segment", vit(head="mask_linear"), "pad"),
+    "segment in windows": ("segment", vit(head="mask_linear"), "window"),
+    "depth": ("depth", vit(head="mask_linear", classes=1), "pad"),
+    "detect": ("detect", vit(head="box_tokens", queries=4), "squash"),
+    "Swin": ("classify", swin, "crop"),
+}
+
+
+def checkpoint_of(name: str) -> Checkpoint:
+    task, network, resize = NETWORKS[name]
+    model = network()
+    preprocessing = Preprocessing(size=model.config.image_size, resize=resize)
+    return Checkpoint(model, preprocessing, task, LABELS[: model.config.classes])
+
+
+def pictures(count: int = 3) -> list[np.ndarray]:
+    return [np.random.default_rng(seed).integers(0, 256, (45, 70, 3), np.uint8) for seed in range(count)]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("engine", GRAPHS)
+def test_the_answers_are_torchs(engine: str, name: str) -> None:
+    checkpoint = checkpoint_of(name)
+    expected, fast = (Engine.open(checkpoint, engine=one, precision="fp32", batch_size=2) for one in ("torch", engine))
+    assert (fast.backend.name, fast.backend.precision) == (engine, "float32")
+    images = [expected.read(picture) for picture in pictures()]
+    for one, other in zip(expected.outputs(images), fast.outputs(images), strict=True):
+        torch.testing.assert_close(other, one, atol=2e-4, rtol=1e-3)
+    answers = [row.answer for row in Predictor(fast).predict(pictures(), top=1)]
+    torch_answers = [row.answer for row in Predictor(expected).predict(pictures(), top=1)]
+    assert [answer.keys() for answer in answers if answer] == [answer.keys() for answer in torch_answers if answer]
+    assert next(expected.checkpoint.model.parameters()).dtype == torch.float32  # the caller's network is as it was
+
+
+# ---- graphs: made once, for the sizes that come
+
+
+@pytest.fixture(params=GRAPHS)
+def backend(request: pytest.FixtureRequest) -> GraphBackend:
+    loaded = load_backend(request.param, checkpoint_of("classify"), precision="fp32")
+    assert isinstance(loaded, GraphBackend)
+    return loaded
+
+
+def test_a_second_process_traces_nothing(backend: GraphBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: GraphBackend, size: tuple[int, int]) -> list[bytes]:
+        raise AssertionError("it is in the cache")
+
+    images = torch.randn(2, 3, 32, 32)
+    monkeypatch.setattr(type(backend), "make_graph", fail)
+    again = load_backend(backend.name, checkpoint_of("classify"), precision="fp32")
+    assert torch.equal(again(images), backend(images))
+
+
+def test_another_size_is_prepared_when_it_comes(
+    backend: GraphBackend, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_backend, "MOST_SIZES", 1)
+    images = torch.randn(3, 3, 32, 48)
+    with torch.no_grad():
+        expected = backend.checkpoint.model(images)
+    torch.testing.assert_close(backend(images), expected, atol=2e-4, rtol=1e-3)
+    said = capsys.readouterr().err
+    assert f"the engine {backend.name} is being prepared for 32 x 48 px" in said
+    small = images[..., :32].contiguous()  # the first size was given up, and is on disk
+    with torch.no_grad():
+        torch.testing.assert_close(backend(small), backend.checkpoint.model(small), atol=2e-4, rtol=1e-3)
+    assert "being prepared" not in capsys.readouterr().err
+
+
+def test_a_damaged_graph_is_made_again(
+    backend: GraphBackend, cache_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose bytes are whole, and which the runtime does not take."""
+    (path,) = backend.cache.folder.glob(f"{backend.graph_kind}-32x32*")
+    whole = path.read_bytes()
+    parts = backend.cache.read(f"{backend.graph_kind}-32x32")
+    assert parts is not None
+    made = [bytes(part) for part in parts]
+    monkeypatch.setattr(type(backend), "make_graph", lambda self, size: made)  # tracing takes seconds
+    path.write_bytes(whole[: len(whole) // 2] + b"?" + whole[len(whole) // 2 + 1 :])
+    again = load_backend(backend.name, checkpoint_of("classify"), precision="fp32")
+    assert "is damaged: it is made again" in capsys.readouterr().err and path.read_bytes() == whole
+    images = torch.randn(1, 3, 32, 32)
+    assert torch.equal(again(images), backend(images))
+    backend.cache.write(path.stem, [b"no graph"] * len(made))
+    again = load_backend(backend.name, checkpoint_of("classify"), precision="fp32")
+    assert f"is not taken by {backend.name}" in capsys.readouterr().err and path.read_bytes() == whole
+    assert torch.equal(again(images), backend(images))
+
+
+def test_the_cpu_is_where_graphs_run(backend: GraphBackend) -> None:
+    with pytest.raises(VitrailError, match=f"the engine {backend.name} runs on the CPU, not on cuda"):
+        Engine.open(backend.checkpoint, engine=backend.name, device="cuda")
+
+
+# ---- precision
+
+
+def test_openvino_is_told_its_precision_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: list[dict[str, Any]] = []
+
+    class Spy:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core(), name)
+
+        def get_property(self, device: str, name: str) -> Any:
+            return ["FP32", "BF16"]
+
+        def compile_model(self, model: Any, device: str, given: dict[str, Any]) -> Any:
+            settings.append(given)
+            return core().compile_model(model, device, {**given, "INFERENCE_PRECISION_HINT": "f32"})
+
+    monkeypatch.setattr(openvino_backend, "core", Spy)
+    for asked, computes, told in [
+        ("auto", True, "bf16"),
+        ("auto", False, "f32"),
+        ("bf16", False, "bf16"),
+        ("fp32", True, "f32"),
+    ]:
+        monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device, computes=computes: computes)
+        loaded = load_backend("openvino", checkpoint_of("classify"), precision=asked)
+        assert settings[-1]["INFERENCE_PRECISION_HINT"] == told
+        assert loaded.precision == {"bf16": "bfloat16", "f32": "float32"}[told]
+        assert settings[-1]["INFERENCE_NUM_THREADS"] == torch.get_num_threads()
+
+
+def test_a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        def get_property(self, device: str, name: str) -> list[str]:
+            return ["FP32", "INT8"]
+
+    monkeypatch.setattr(openvino_backend, "core", Old)
+    assert OpenVinoBackend.choose_precision("auto") == "float32"
+    with pytest.raises(VitrailError, match="this processor has no bf16.*: choose fp32"):
+        OpenVinoBackend.choose_precision("bfloat16")
+
+
+def test_onnxruntime_has_no_bf16() -> None:
+    with pytest.raises(
+        VitrailError, match="the engine onnxruntime does not compute in bfloat16.*: choose auto or fp32"
+    ):
+        load_backend("onnxruntime", checkpoint_of("classify"), precision="bf16")
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+def test_a_missing_package_is_one_sentence(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, engine, None)
+    monkeypatch.setattr(openvino_backend, "core", core.__wrapped__)
+    with pytest.raises(VitrailError, match=rf"this needs {engine}: pip install 'vitrail\[fast\]'"):
+        load_backend(engine, checkpoint_of("classify"))
+
+
+# ---- nothing is sent anywhere
+
+SENDS_NOTHING = """
+import sys
+events = []
+sys.addaudithook(lambda event, arguments: events.append(event) if event.startswith("socket.") else None)
+import numpy as np
+import torch
+from vitrail.inference.engine import Engine
+for name in ("torch", "openvino", "onnxruntime", "auto"):
+    pictures = [np.zeros((32, 32, 3), np.uint8)] * 2
+    engine = Engine.open(sys.argv[1], engine=name, calibration=pictures)
+    engine.outputs([engine.read(picture) for picture in pictures])
+assert "openvino" in sys.modules and "onnxruntime" in sys.modules
+assert not events, events
+"""
+
+
+def test_no_engine_opens_a_socket(tmp_path: Path) -> None:
+    """With graphs to make, which is when OpenVINO's converter would report."""
+    path = checkpoint_of("classify").save(tmp_path / "model.safetensors")
+    environment = {**os.environ, "VITRAIL_CACHE": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", SENDS_NOTHING, str(path)], env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "engine auto: " in run.stderr
