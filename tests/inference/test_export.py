@@ -219,6 +219,7 @@ WRONG = {
     "a batch of nothing": (["--batch", "0"], "neither dynamic nor a whole number above 0"),
     "an unknown format": (["--format", "tflite"], "'onnx', 'openvino', 'torch'"),
     "pictures that are none": (["--images", "model.safetensors"], "has no image that can be read"),
+    "pictures that are not there": (["--images", "nowhere"], "there is no nowhere: give a picture"),
     "a folder with such a file": (["--out", "there"], "model.onnx is already there: give another folder"),
     "a file for a folder": (["--out", "model.safetensors"], "model.safetensors is a file"),
 }

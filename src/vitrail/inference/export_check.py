@@ -63,6 +63,8 @@ def check_images(processor: ImageProcessor, source: str | Path | None) -> tuple[
         preprocessing = processor.preprocessing
         shape = (*preprocessing.size, preprocessing.channels)
         return [generator.integers(0, 256, shape, dtype=np.uint8) for _ in range(NOISES)], "noise"
+    if not Path(source).exists():
+        raise VitrailError(f"there is no {source}: give a picture or a folder of pictures to check the file on")
     pixels: list[Pixels] = []
     for path in images_of(source):
         try:
