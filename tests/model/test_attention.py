@@ -48,7 +48,7 @@ def test_every_way_in_half_precision_is_close_to_single(monkeypatch, dtype, trai
 
 @pytest.mark.parametrize(
     ("computes_bf16", "training", "tokens", "by_matmul"),
-    [(True, True, 128, True), (True, True, 129, False), (True, False, 17, False), (False, True, 17, False)],
+    [(True, True, 264, True), (True, True, 265, False), (True, False, 17, False), (False, True, 17, False)],
 )
 def test_matmul_is_taken_where_it_was_measured_to_win(monkeypatch, computes_bf16, training, tokens, by_matmul):
     monkeypatch.setattr(attention_file, "CPU_COMPUTES_BF16", computes_bf16)
