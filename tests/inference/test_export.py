@@ -18,7 +18,7 @@ from PIL import Image
 import vitrail
 from vitrail.cli import main
 from vitrail.errors import VitrailError
-from vitrail.graphs import onnx_graph
+from vitrail.graphs import onnx_graph, quantize_search
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.inference.engine import task_of
 from vitrail.model.presets import build_network, preset
@@ -219,6 +219,7 @@ WRONG = {
     "a batch of nothing": (["--batch", "0"], "neither dynamic nor a whole number above 0"),
     "an unknown format": (["--format", "tflite"], "'onnx', 'openvino', 'torch'"),
     "pictures that are none": (["--images", "model.safetensors"], "has no image that can be read"),
+    "pictures that are not there": (["--images", "nowhere"], "there is no nowhere: give a picture"),
     "a folder with such a file": (["--out", "there"], "model.onnx is already there: give another folder"),
     "a file for a folder": (["--out", "model.safetensors"], "model.safetensors is a file"),
 }
@@ -261,3 +262,41 @@ def test_the_command_says_what_it_wrote(
     assert lines[0].startswith("wrote out/model.pt2 (0.") and lines[1] == "  input   images, float32, 2 x 3 x 64 x 64"
     assert lines[2].startswith("  output  probabilities: (B, labels)")
     assert lines[3].startswith("  checked against the model on 8 images of noise: largest difference 0.0e+00")
+
+
+@pytest.mark.parametrize("format, preprocessing", [("openvino", "inside"), ("onnx", "outside")])
+def test_int8_is_searched_on_pictures_and_its_figures_are_in_the_file(
+    format: str, preprocessing: str, tmp_path: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantize_search, "ALPHAS", (None,))  # what the search does is tested where it is
+    (tmp_path / "photos").mkdir()
+    for number, picture in enumerate([*pixels, *(255 - pixels)]):
+        Image.fromarray(picture).save(tmp_path / "photos" / f"{number}.png")
+    model = checkpoint("classify")
+    with torch.no_grad():
+        model.model.head.out.bias[0] += 1  # no two classes are near a tie, which rounding would decide otherwise
+    options = {"format": format, "preprocessing": preprocessing, "images": tmp_path / "photos"}
+    vitrail.export(model, tmp_path / "out", precision="int8", **options)
+    images = pixels if preprocessing == "inside" else normalised(pixels)
+    outputs, metadata = READERS[format](tmp_path / "out", images)
+    with torch.no_grad():
+        expected = model.model(torch.from_numpy(normalised(pixels))).softmax(-1).numpy()
+    assert 0 < np.abs(outputs["probabilities"] - expected).max() < 0.1
+    assert metadata["precision"] == "int8" and metadata["int8"]["layers"] > 5
+    assert metadata["int8"]["loss"]["points"] <= 0.5 and metadata["check"]["of"] == "pictures"
+    plain = vitrail.export(model, tmp_path / "plain", format=format)
+    held = {"onnx": "model.onnx", "openvino": "model.bin"}[format]
+    assert (tmp_path / "out" / held).stat().st_size < plain.path.with_name(held).stat().st_size
+
+
+def test_what_int8_cannot_be_is_said(tmp_path: Path) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"format": "torch"}, "choose --format onnx or openvino"),
+        ({"batch": 2}, "leave out --batch 2"),
+        ({"outputs": ["embedding"]}, "leave out --outputs embedding"),
+        ({}, "no pictures to calibrate on"),
+    ]
+    for options, sentence in wrong:
+        with pytest.raises(VitrailError, match=sentence):
+            vitrail.export(checkpoint("classify"), tmp_path / "out", precision="int8", **options)
+    assert not list(tmp_path.iterdir())

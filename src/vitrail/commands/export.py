@@ -63,7 +63,11 @@ class ExportOptions(TypedDict, total=False):
     ]
     images: Annotated[
         str | Path | None,
-        Option("pictures to check the file on: a file or a folder", metavar="FILE|DIR", unset="seeded noise"),
+        Option(
+            "pictures to check the file on, and to calibrate int8 on: a file or a folder",
+            metavar="FILE|DIR",
+            unset="seeded noise; int8: those that a run keeps beside its model",
+        ),
     ]
 
 
@@ -90,6 +94,7 @@ def export(model: str | Path | Checkpoint, out: str | Path, **options: Unpack[Ex
         inside=options["preprocessing"] == "inside",
         outputs=tuple(options["outputs"]),
         images=options["images"],
+        model_path=None if isinstance(model, Checkpoint) else model,
     )
     checkpoint = model if isinstance(model, Checkpoint) else open_model(model)
     return export_checkpoint(checkpoint, Path(out), settings)
