@@ -1,6 +1,6 @@
-"""Our engines against timm, transformers, plain ONNX Runtime and plain OpenVINO with NNCF: the same weights, side by side.
+"""Our engines against timm, transformers, plain ONNX Runtime and plain OpenVINO with NNCF: the same weights for all.
 
-    python -m benchmarks.engines DEIT_TINY PHOTOS [--models Ti,S,B] [--batch 1,16] [--rounds 9] [--only WORD ...] [--write]
+    python -m benchmarks.engines DEIT_TINY PHOTOS [--models Ti,S,B] [--batch 1,16] [--rounds 9] [--only WORD] [--write]
 
 DEIT_TINY: a folder in timm's format with a trained DeiT-Ti/16. PHOTOS: JPEGs whose names begin with the number of their
 ImageNet class. S/16 and B/16 have fresh weights, so their answers say nothing and only their speed is shown; int8 of
@@ -276,12 +276,11 @@ def verdict(weights: Weights, contenders: Sequence[Contender], base: Contender, 
         )
     if plain is not None and int8 is not None:
         lines.append(f"- int8: {int8 / plain:.2f} times NNCF's defaults in plain OpenVINO.")
-    for one in contenders:
-        if "merged" in one.name and plain is not None:
-            lines.append(
-                f"- {one.name}: {ratio(one, base, batch) / plain:.2f} times NNCF's defaults in plain OpenVINO."
-            )
-    return lines
+    merging = [one for one in contenders if "merged" in one.name and plain is not None]
+    return lines + [
+        f"- {one.name}: {ratio(one, base, batch) / (plain or 1):.2f} times NNCF's defaults in plain OpenVINO."
+        for one in merging
+    ]
 
 
 def page(sections: Sequence[str], options: argparse.Namespace) -> str:
@@ -294,12 +293,12 @@ def page(sections: Sequence[str], options: argparse.Namespace) -> str:
         f"`python -m benchmarks.engines {options.model.name} {options.photos.name} --models {options.models} "
         f"--batch {options.batch} --rounds {options.rounds} --write`",
         "",
-        "224 px, the same weights everywhere, a normalised tensor in and outputs out. Each contender in its own process,",
+        "224 px, the same weights everywhere, a normalised tensor in and outputs out. Each contender is a process,",
         "interleaved: a round gives each a turn. images/s is the median of the rounds, the ratio the median over the",
-        "rounds of (timm's time in fp32 / this one's), the spread half of the way from the slowest round to the fastest.",
-        "'same answer' compares with timm in fp32, on the photos that int8 was calibrated on too (what int8 loses on",
-        "others: int8.md). S/16 and B/16 have fresh weights: their int8 is calibrated but not searched, and only speed is",
-        "shown. OpenVINO's default is bf16 where the CPU has it, also between NNCF's int8 layers.",
+        "rounds of (timm's time in fp32 / this one's), the spread half of the way from the slowest round to the",
+        "fastest. 'same answer' compares with timm in fp32, on the photos that int8 was calibrated on too (what int8",
+        "loses on others: int8.md). S/16 and B/16 have fresh weights: their int8 is calibrated but not searched, and",
+        "only speed is shown. OpenVINO's default is bf16 where the CPU has it, also between NNCF's int8 layers.",
         "",
     ]
     return "\n".join([*head, "\n\n".join(sections), ""])

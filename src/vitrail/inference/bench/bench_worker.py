@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Forward: TypeAlias = "Callable[[Tensor], Tensor]"  # normalised (B, C, h, w) -> outputs (B, ...)
 
 LEAST_RUNS, MOST_RUNS = 3, 1000  # in one turn
-OUTPUTS_BATCH = 8
+OUTPUTS_BATCH = 10
 WARM_RUNS = 2
 
 
