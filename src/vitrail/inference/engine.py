@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.inference.backends.backend import AUTO, Backend, check_capture, load_backend
+from vitrail.inference.backends.backend import AUTO, Backend, Pictures, check_capture, load_backend
 from vitrail.inference.image_processor import ImageProcessor, ModelInput, Pixels
 from vitrail.inference.read_source import Source
 from vitrail.inference.sliding_window import run_windows
@@ -87,15 +87,17 @@ class Engine:
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
         path = Path(model) if isinstance(model, str | Path) else None
         chosen_later = engine == AUTO or merge_tokens != 0
+        pictures = partial(_check_images, checkpoint, path, calibration)
         if chosen_later:
             backend = load_backend("torch", checkpoint, device=device)  # what the others are measured against
         else:
-            pictures = partial(_check_images, checkpoint, path, calibration)
             backend = load_backend(engine, checkpoint, device=device, precision=precision, pictures=pictures)
         opened = cls(checkpoint, backend, batch_size=batch_size)
         opened.path = path
         if chosen_later:
             opened.use(engine, precision, calibration, device, merge_tokens)
+        else:
+            _check_engine(opened, pictures)
         return opened
 
     def use(
@@ -119,6 +121,7 @@ class Engine:
             self.backend = choose_backend(self, precision, pictures)
         else:
             self.backend = load_backend(engine, self.network, device=device, precision=precision, pictures=pictures)
+            _check_engine(self, pictures)
         if merging is not None:
             choose_merging.print_merging(self, merging)
 
@@ -233,3 +236,11 @@ def _check_images(
     from vitrail.inference.calibration.check_images import check_images
 
     return check_images(checkpoint, path, calibration)
+
+
+def _check_engine(engine: Engine, pictures: Pictures) -> None:
+    if engine.backend.name == "torch":
+        return
+    from vitrail.inference.auto.named_engine import check_engine
+
+    check_engine(engine, pictures)

@@ -177,9 +177,9 @@ class Task(ABC):
     def pseudo_label(self, output: Tensor) -> Any:
         """A finished model's output for one image as the data would have it: a target to measure another model by."""
 
-    def agreement(self, metrics: Mapping[str, float]) -> float:
-        """How well a model answers, 1 at best, from the metrics of `evaluate`: what a faster engine may lose of."""
-        return metrics[self.main_metric]
+    def judged_by(self, metrics: Mapping[str, float]) -> tuple[str, float]:
+        """The metric of `evaluate` of which a faster model must not lose too much, and its value, 1 at best."""
+        return self.main_metric, metrics[self.main_metric]
 
     @abstractmethod
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:

@@ -81,10 +81,12 @@ def test_optimizer_and_rate():
     assert usual_rate("all", True, "adamw", 32) == pytest.approx(5e-4, rel=0.02)
 
 
-def test_a_tuned_classifier_is_shown_small_crops():
+def test_a_tuned_classifier_is_kept_from_learning_by_heart():
     tuned = Settings().with_values({"model.start": "x"})
-    assert choose_recipe(tuned, facts(), epochs=8)[0].augment.crop == 0.35
+    assert choose_recipe(tuned, facts(), epochs=8)[0].augment.crop == 0.2
+    assert choose_recipe(tuned, facts(), epochs=8)[0].train.drop_path == 0.1
     assert choose_recipe(tuned, facts(task="segment"), epochs=8)[0].augment.crop == 0.75
+    assert choose_recipe(tuned, facts(task="segment"), epochs=8)[0].train.drop_path == 0.0
     assert choose_recipe(tuned, facts(task="regress"), epochs=8)[0].augment.crop == 1.0
 
 

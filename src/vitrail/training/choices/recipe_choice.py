@@ -76,10 +76,11 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> Choice:
     one_sided = not task.crops_and_flips or turns_meaning(facts.labels, signs=facts.named and task.classifies_images)
     policy = "colour" if task.dense or not task.crops_and_flips else "trivial"
     crop = 0.35 if many else 0.5 if several else 0.9 if facts.alike else 0.75
-    if (
-        tuned and task.classifies_images and not facts.alike
-    ):  # a model that knows photos learns a few by heart within some epochs
-        crop = 0.35
+    few_by_heart = (
+        tuned and task.classifies_images
+    )  # a model that knows photos learns a few by heart within some epochs
+    if few_by_heart and not facts.alike:
+        crop = 0.2
     chosen = settings.where_unset(
         {
             "augment.crop": crop if task.crops_and_flips else 1.0,
@@ -88,7 +89,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> Choice:
             "augment.erase": 0.25 if many and not task.dense and task.crops_and_flips else 0.0,
             "train.mixup": 0.2 if mixing else 0.0,
             "train.cutmix": 1.0 if mixing else 0.0,
-            "train.drop_path": 0.1 if many and not tuned else 0.0,
+            "train.drop_path": 0.1 if few_by_heart or (many and not tuned) else 0.0,
         }
     )
     told_by_pictures = settings.augment.flip is None and facts.alike and not one_sided

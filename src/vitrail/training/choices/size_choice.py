@@ -6,6 +6,7 @@ takes on this machine is measured once, at a small size; other sizes follow from
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from vitrail.training.settings import Settings
 
 ENOUGH_EPOCHS = 10.0
 SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)  # of the largest size, by side
-# Fine-tuning: DeiT-Ti on 3,088 photos of flowers for 2 minutes on one core, one run each: 75.1 % at its own 224 px (0.6
-# epochs), 78.7 % at 160 (2.0), 79.7 % at 128 (3.9).
-TUNED_ENOUGH_EPOCHS = 5.0
-TUNED_SHARES = (1.0, 6 / 7, 5 / 7, 4 / 7)  # of the published size: 224, 192, 160, 128 px
+# Fine-tuning: the more patches, the more often must an image be seen before they pay. DeiT-Ti on one core for 2
+# minutes, one run each, at 224, 160 and 128 px: 100 photos of flowers 61.8 % (41 epochs), 65.8 (99) and 65.2 (160), 200
+# cats and dogs 88.1 % (20), 89.4 (48) and 86.9 (81). For 15 minutes, 3,430 flowers: 82.0 % (8), 81.9 (25), 82.9 (40).
+# The epochs that are estimated below are about half of these.
+TUNED_ENOUGH_EPOCHS = 40.0  # at the published size; at a smaller one as many times fewer as it has fewer pixels
+TUNED_SHARES = (1.0, 5 / 7, 4 / 7)  # of the published size: 224, 160, 128 px
 SMALLEST = 96  # pixels of the longer side, below which little is to be seen
 LEARNING = 0.7  # the part of the time that is left for steps, beside decoding, evaluations and the end
 STEP_OVERHEAD = 1.5  # forward and backward with augmentation and the task's loss, against those alone
@@ -73,14 +76,14 @@ def size_for_time(
     image_seconds: Sequence[float],
     images: int,
     seconds: float,
-    enough: float = ENOUGH_EPOCHS,
+    enough: Sequence[float],
 ) -> TimedSize:
     """The largest of `sizes` whose images can all be seen often enough in so many seconds, else the smallest.
 
-    image_seconds: what one image takes in a training step, at each size.
+    image_seconds: what one image takes in a training step, enough: how many epochs there must be, at each size.
     """
     timed = [TimedSize(size, seconds / (images * each)) for size, each in zip(sizes, image_seconds, strict=True)]
-    return next((one for one in timed if one.epochs >= enough), timed[-1])
+    return next((one for one, epochs in zip(timed, enough, strict=True) if one.epochs >= epochs), timed[-1])
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,8 @@ def _now(device: torch.device) -> float:
 def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost) -> Choice:
     """The choice again, at the size that the minutes suffice for. `cost`: measured, at the size of `config`; `config`:
     the chosen network at a small size."""
-    fitted = _fit(candidate_sizes(facts, config.patch_size[0]), facts, choice, config, cost, ENOUGH_EPOCHS)
+    sizes = candidate_sizes(facts, config.patch_size[0])
+    fitted = _fit(sizes, facts, choice, config, cost, [ENOUGH_EPOCHS] * len(sizes))
     if fitted is None:
         return choice
     values, reason = fitted
@@ -142,7 +146,9 @@ def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: E
 def fit_tuned_size_to_time(facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost) -> Choice:
     """The choice of a model that is fine-tuned, at the size that the minutes suffice for: its own, or a smaller one.
     `config`: of the model; `cost`: measured, at its `small_config`."""
-    fitted = _fit(tuned_sizes(config), facts, choice, small_config(config), cost, TUNED_ENOUGH_EPOCHS)
+    sizes = tuned_sizes(config)
+    enough = [TUNED_ENOUGH_EPOCHS * math.prod(size) / math.prod(sizes[0]) for size in sizes]
+    fitted = _fit(sizes, facts, choice, small_config(config), cost, enough)
     if fitted is None:
         return choice
     values, reason = fitted
@@ -150,7 +156,12 @@ def fit_tuned_size_to_time(facts: Facts, choice: Choice, config: EncoderConfig, 
 
 
 def _fit(
-    sizes: Sequence[Size], facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost, enough: float
+    sizes: Sequence[Size],
+    facts: Facts,
+    choice: Choice,
+    config: EncoderConfig,
+    cost: StepCost,
+    enough: Sequence[float],
 ) -> tuple[dict[str, int], str] | None:
     """The settings of the size that suits the time, and why; None: the largest of `sizes` does."""
     assert facts.minutes is not None
@@ -161,7 +172,7 @@ def _fit(
     if timed.size == sizes[0]:
         return None
     height, width = timed.size
-    wanted = enough * facts.images * per_size[0] / LEARNING / 60
+    wanted = enough[0] * facts.images * per_size[0] / LEARNING / 60
     reason = (
         f"size: {width} x {height} px, so that each image is seen about {timed.epochs:.0f} times or more; "
         f"{wanted:.0f} minutes would allow {sizes[0][1]} x {sizes[0][0]} px"
