@@ -1,6 +1,6 @@
 """What does int8 lose? Our search against NNCF's defaults, on images that neither was calibrated on.
 
-    python -m benchmarks.int8 MODEL DATA [--name NAME] [--write]
+    python -m benchmarks.int8 MODEL DATA [--runtime openvino|onnxruntime] [--name NAME] [--write]
 
 DATA is a data set of the model's task, or a folder of photos whose names begin with their class number and `_`. It is
 cut into halves: calibrated on one, measured on the other, then the other way round. NNCF's defaults are
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import json
 import logging
 from pathlib import Path
@@ -19,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from vitrail.errors import VitrailError
+from vitrail.graphs import quantize_onnx
 from vitrail.graphs.no_telemetry import import_silently
+from vitrail.graphs.onnx_graph import onnx_model
 from vitrail.graphs.openvino_graph import openvino_model
-from vitrail.graphs.quantize import compiled
-from vitrail.graphs.trace import trace
+from vitrail.graphs.trace import IMAGES, trace
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_images import CalibrationImages, calibration_images
-from vitrail.inference.calibration.quantized_model import quantized_model
+from vitrail.inference.calibration.quantized_model import graphs_of, quantized_model
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
@@ -33,7 +35,8 @@ from vitrail.weights.load import load
 RESULTS = Path(__file__).parent / "results"
 PAGE = """# int8 against NNCF's defaults
 
-{today}, openvino {openvino}, nncf {nncf}, float32 between int8 layers. `python -m benchmarks.int8 MODEL DATA --write`
+{today}, openvino {openvino}, nncf {nncf}, onnxruntime {onnxruntime}, float32 between int8 layers.
+`python -m benchmarks.int8 MODEL DATA --write`
 
 Calibrated on one half of the images, measured on the other, and the other way round; the means of both. Agreement is
 the task's metric with float32's answers as truth: of classes, the share of the same answers. The distance is between
@@ -51,12 +54,15 @@ def main() -> None:
     arguments.add_argument("data", type=Path)
     arguments.add_argument("--name", help="in the table")
     arguments.add_argument("--images", type=int, default=300)
+    arguments.add_argument("--runtime", choices=("openvino", "onnxruntime"), default="openvino")
     arguments.add_argument("--write", action="store_true", help="add the row to the results")
     options = arguments.parse_args()
-    row = measure(load(options.model), read_images(load(options.model), options.data).part(range(options.images)))
+    checkpoint = load(options.model)
+    images = read_images(checkpoint, options.data)
+    row = measure(checkpoint, images.part(range(min(options.images, len(images.images)))), options.runtime)
     print(json.dumps(row, indent=1))
     if options.write:
-        write({options.name or options.model.stem: row})
+        write({f"{options.name or options.model.stem}, {options.runtime}": row})
 
 
 def read_images(checkpoint: Checkpoint, data: Path) -> CalibrationImages:
@@ -69,13 +75,14 @@ def read_images(checkpoint: Checkpoint, data: Path) -> CalibrationImages:
     return CalibrationImages([processor.read(path) for path in numbered], str(data), truths)
 
 
-def measure(checkpoint: Checkpoint, images: CalibrationImages) -> dict[str, Any]:
+def measure(checkpoint: Checkpoint, images: CalibrationImages, runtime: str) -> dict[str, Any]:
     """A row: float32, NNCF's defaults and ours, over both halves."""
-    model = openvino_model(trace(checkpoint))
+    model = openvino_model(trace(checkpoint)) if runtime == "openvino" else onnx_model(trace(checkpoint))
+    compiled = graphs_of(model).compiled
     halves = [images.part(range(start, len(images.images), 2)) for start in (0, 1)]
     folds = []
     for calibrated, measured in (halves, halves[::-1]):
-        unlabelled = CalibrationImages(calibrated.images, calibrated.source)
+        unlabelled = CalibrationImages(calibrated.images, "one half")
         judge = AnswerJudge(checkpoint, measured)
         inputs = NormalisedImages(calibrated.images, checkpoint.preprocessing)
         fold: dict[str, Any] = {"float32": judge.score, "metric": judge.metric}
@@ -95,15 +102,17 @@ def nncf_defaults(model: Any, inputs: NormalisedImages) -> Any:
     """What a user of NNCF gets who says that the model is a transformer, and nothing more."""
     nncf = import_silently("nncf")
     nncf.set_log_level(logging.ERROR)
-    return nncf.quantize(model, nncf.Dataset(inputs), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(inputs))
+    dataset = nncf.Dataset(inputs, (lambda image: {IMAGES: image}) if graphs_of(model) is quantize_onnx else None)
+    return nncf.quantize(model, dataset, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(inputs))
 
 
 def figures(loss: AnswerLoss) -> dict[str, float | None]:
+    assert loss.agreement is not None
     return {
         "points": loss.points,
-        "agreement": loss.agreement,
+        "agreement": loss.agreement.share,
         "distance": loss.distance,
-        "largest": loss.largest,
+        "largest": loss.agreement.largest,
     }
 
 
@@ -112,7 +121,7 @@ def write(new: dict[str, Any]) -> None:
     file = RESULTS / "int8.json"
     rows = (json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}) | new
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    versions = {name: import_silently(name).__version__.partition("-")[0] for name in ("openvino", "nncf")}
+    versions = {name: importlib.metadata.version(name) for name in ("openvino", "nncf", "onnxruntime")}
     lines = [line for name, row in rows.items() for line in table_lines(name, row)]
     today = datetime.datetime.now(tz=datetime.UTC).date()
     (RESULTS / "int8.md").write_text(PAGE.format(today=today, rows="\n".join(lines), **versions), encoding="utf-8")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 # Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # before torch, which reads it once
+
+if "VITRAIL_CACHE" not in os.environ:  # graphs of networks are kept there: not in the cache of whoever runs the tests
+    os.environ["VITRAIL_CACHE"] = tempfile.mkdtemp(prefix="vitrail-tests-")
+    atexit.register(shutil.rmtree, os.environ["VITRAIL_CACHE"], ignore_errors=True)
 
 import hypothesis
 import pytest

@@ -13,7 +13,7 @@ def test_785_tokens_are_616_225_attention_entries_a_head_and_block():
     config = preset("mu/8")
     assert config.tokens == 785
     model = ViT(config)
-    x, _, _ = model.embed(torch.zeros(1, 3, 224, 224))
+    x, *_ = model.embed(torch.zeros(1, 3, 224, 224))
     q, k, _ = model.blocks[0].attention.project(x, None, None)
     scores = q @ k.transpose(-2, -1)  # (1, heads, tokens, tokens)
     assert scores[0, 0].numel() == config.tokens**2 == 616_225

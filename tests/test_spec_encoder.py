@@ -219,7 +219,7 @@ def test_the_shapes_at_each_stage():
     images = torch.randn(2, 3, 8, 12)  # (B, C, H, W)
     assert patchify(images, (4, 4)).shape == (2, 6, 48)  # (B, N, P^2 C)
     assert model.stem(images).shape == (2, 6, 16)  # (B, N, D)
-    x, _, _ = model.embed(images)
+    x, *_ = model.embed(images)
     assert x.shape == (2, 7, 16)  # (B, N+1, D)
     features = model.features(images, blocks=[0, 1])
     assert [block.shape for block in features.blocks] == [(2, 7, 16)] * 2

@@ -55,7 +55,7 @@ def test_a_grid_of_28_by_28_is_785_tokens_with_cls_and_784_without():
     config = preset("mu/8")
     assert (config.grid, config.patches, config.tokens) == ((28, 28), 784, 785)
     assert config.replace(cls_token=False, pool="mean").tokens == 784
-    x, _, grid = ViT(config).embed(torch.zeros(1, 3, 224, 224))
+    x, _, grid, _ = ViT(config).embed(torch.zeros(1, 3, 224, 224))
     assert (x.shape[1], grid) == (785, (28, 28))
 
 

@@ -25,7 +25,7 @@ def tiny(**changes):
 
 def test_cls_is_one_learned_vector_at_slot_0(lively):
     model = lively(tiny(positions="none"))
-    x, _, _ = model.embed(torch.randn(3, 3, 16, 16))
+    x, *_ = model.embed(torch.randn(3, 3, 16, 16))
     assert x.shape == (3, 17, 32)
     assert model.cls_token.shape == (1, 32)
     assert model.cls_token.requires_grad
@@ -57,7 +57,7 @@ def test_cls_is_optional():
 def test_registers_are_extra_tokens_that_no_patch_grid_contains(lively):
     model = lively(tiny(registers=3))
     images = torch.randn(2, 3, 16, 16)
-    x, _, grid = model.embed(images)
+    x, _, grid, _ = model.embed(images)
     assert x.shape == (2, 1 + 3 + 16, 32)
     features = model.features(images, blocks=[0])
     assert (features.registers.shape, features.patches.shape, grid) == ((2, 3, 32), (2, 16, 32), (4, 4))
@@ -70,7 +70,7 @@ def test_registers_are_extra_tokens_that_no_patch_grid_contains(lively):
 def test_registers_have_no_position_and_patches_keep_theirs(lively, kind):
     model = lively(tiny(registers=2, positions=kind))
     images = torch.zeros(1, 3, 16, 16)
-    x, rope, _ = model.embed(images)
+    x, rope, *_ = model.embed(images)
     assert torch.equal(x[0, 1:3], model.registers)
     if kind not in ("rotary", "none"):
         torch.testing.assert_close(x[0, 3:], model.stem(images)[0] + model.positions((4, 4))[3:])
@@ -129,7 +129,7 @@ def test_the_worked_example_of_learned_positions_inside_a_model():
         model.stem.projection.weight.fill_(1 / 16)  # a token is its patch's mean, four times
         model.stem.projection.bias.zero_()
     ones_and_twos = torch.cat([torch.ones(1, 1, 4, 4), 2 * torch.ones(1, 1, 4, 4)], dim=3)
-    x, _, _ = model.embed(ones_and_twos)
+    x, *_ = model.embed(ones_and_twos)
     torch.testing.assert_close(x[0], torch.tensor([[1.1, 1.2, 1.3, 1.4], [1.9, 2.0, 2.1, 2.2]]))
 
 
@@ -179,7 +179,7 @@ def test_cls_may_have_a_learned_position_or_none(lively, kind):
 def test_positions_are_added_to_cls_and_patches(lively):
     model = lively(tiny())
     images = torch.randn(2, 3, 16, 16)
-    x, _, _ = model.embed(images)
+    x, *_ = model.embed(images)
     bare = torch.cat([model.cls_token.expand(2, 1, -1), model.stem(images)], dim=1)
     torch.testing.assert_close(x, bare + model.positions.table)
 

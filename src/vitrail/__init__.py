@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.commands.bench import bench as bench
     from vitrail.commands.check import check as check
     from vitrail.commands.convert import convert as convert
     from vitrail.commands.evaluate import evaluate as evaluate
@@ -48,6 +49,7 @@ _HOMES = {
     "ViTConfig": "vitrail.model.config",
     "VitrailError": "vitrail.errors",
     "autocast": "vitrail.model.precision",
+    "bench": "vitrail.commands.bench",
     "check": "vitrail.commands.check",
     "convert": "vitrail.commands.convert",
     "evaluate": "vitrail.commands.evaluate",
@@ -78,6 +80,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "VitrailError",
     "__version__",
     "autocast",
+    "bench",
     "check",
     "convert",
     "evaluate",

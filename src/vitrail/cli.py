@@ -28,6 +28,7 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "export": "write a model as ONNX, OpenVINO or a torch program, and check it",
     "predict": "run a model on images",
     "evaluate": "measure a model on labelled images",
+    "bench": "measure how fast a model runs here, by every engine",
     "explain": "show why a model answers as it does, and every step of its forward pass",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from vitrail.errors import VitrailError
 
-PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}  # short names of torch's; both are taken wherever one is given
+PRECISIONS = {
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "int8": "int8",
+}  # short names of torch's; both are taken wherever one is given
 
 
 def count(text: str) -> int:
@@ -35,6 +39,16 @@ def whole_numbers(text: str) -> list[int]:
         raise ValueError(f"{text!r} is not a list of whole numbers such as 0,5,-1") from None
 
 
+def counts(text: str) -> list[int]:
+    """'1,16' is [1, 16], whole numbers above 0."""
+    return [count(part.strip()) for part in text.split(",")]
+
+
+def names(text: str) -> list[str]:
+    """'torch,openvino' is ['torch', 'openvino']."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def positive(text: str) -> float:
     """A number above 0, and not infinity."""
     try:
@@ -60,8 +74,23 @@ def port(text: str) -> int:
 
 
 def precision(text: str) -> str:
-    """'bf16' is bfloat16, 'fp32' is float32; auto, and torch's own names, are what they are."""
+    """'bf16' is bfloat16, 'fp32' is float32; int8, auto, and torch's own names, are what they are."""
     name = PRECISIONS.get(text, text)
     if name not in ("auto", *PRECISIONS.values()):
         raise VitrailError(f"the precision is {text!r}; choose one of auto, {', '.join(PRECISIONS)}")
     return name
+
+
+def merged_tokens(value: str | int | float) -> int | float:
+    """'8' is 8 tokens a block; '0.5%' is the drop that one allows, 0.005. Numbers of Python are what they are."""
+    share = isinstance(value, float) or (isinstance(value, str) and value.strip().endswith("%"))
+    try:
+        number = float(value.strip().removesuffix("%")) / 100 if isinstance(value, str) and share else float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < (1 if share else 10_000) or not (share or number.is_integer()):
+        raise VitrailError(
+            f"merge_tokens is {value!r}: give the tokens to merge in each block, such as 8, or the drop to allow, "
+            "such as 0.5%"
+        )
+    return number if share else int(number)

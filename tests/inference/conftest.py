@@ -24,14 +24,6 @@ def float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device: False)
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Graphs are traced once for all tests, and not in the cache of whoever runs them."""
-    folder = tmp_path_factory.getbasetemp() / "vitrail-cache"
-    monkeypatch.setenv("VITRAIL_CACHE", str(folder))
-    return folder
-
-
 @pytest.fixture
 def save(tmp_path: Path, lively: Callable[..., ViT]) -> Callable[..., Path]:
     """Saves a model of 32 px, and gives its file."""

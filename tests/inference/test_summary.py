@@ -37,6 +37,8 @@ def test_json_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
         "config",
         "cost",
         "patch_sizes",
+        "engines",
+        "int8",
         "checkpoint",
         "calibration_images",
     ]

@@ -77,7 +77,7 @@ class ChannelsByPooling(nn.Module):
 
 def whole_forward(model: ViT, images: Tensor) -> Tensor:
     """Every token through every block, then the answer: what papers count."""
-    x, rope, grid = model.embed(images)
+    x, rope, grid, _ = model.embed(images)
     for block in model.blocks:
         x = block(x, rope, grid=grid)
     return model.answer(x)

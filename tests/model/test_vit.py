@@ -31,7 +31,7 @@ def pictures(batch=2, height=16, width=16):
 
 def whole_forward(model, images):
     """Every token through every block, then the answer."""
-    x, rope, _ = model.embed(images)
+    x, rope, *_ = model.embed(images)
     for block in model.blocks:
         x = block(x, rope)
     if model.distillation_head is None:
@@ -101,7 +101,7 @@ def test_features_names_the_tokens_in_their_order(lively):
 
 def test_blocks_are_given_as_asked_before_the_final_norm(lively):
     model, images = lively(tiny(depth=3)), pictures()
-    x, rope, _ = model.embed(images)
+    x, rope, *_ = model.embed(images)
     outputs = []
     for block in model.blocks:
         x = block(x, rope)
@@ -194,7 +194,7 @@ def test_dropout_of_every_kind_happens_in_training_only(lively, kind):
 
 def test_dropout_falls_on_the_embedded_tokens_too():
     torch.manual_seed(0)
-    x, _, _ = ViT(tiny(dropout=0.5)).train().embed(pictures(8))
+    x, *_ = ViT(tiny(dropout=0.5)).train().embed(pictures(8))
     assert (x == 0).float().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
@@ -387,7 +387,7 @@ def test_kept_patches_are_those_of_a_model_that_sees_no_others(changes: dict) ->
     every = torch.randperm(16)
     torch.testing.assert_close(model(images, keep=every), model(images), atol=1e-5, rtol=1e-5)
     some = torch.tensor([1, 7, 12])
-    x, rope, _ = model.embed(images)
+    x, rope, *_ = model.embed(images)
     prefix = model.config.prefix
     x = torch.cat([x[:, :prefix], x[:, prefix:][:, some]], dim=1)
     for block in model.blocks:

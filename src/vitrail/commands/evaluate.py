@@ -38,7 +38,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """What the model's task measures, with 95 % intervals, on the readable images of a part of the data.
 
-    Besides the metrics, the result has model, data, part, engine, precision, unreadable (image and error of each) and notes.
+    Besides the metrics, the result has model, data, part, engine, precision, unreadable (images and why) and notes.
     """
     from vitrail.dataset import Dataset
     from vitrail.inference.engine import Engine
@@ -47,14 +47,15 @@ def evaluate(
     from vitrail.weights.checkpoint import Checkpoint
 
     precision = MEASURED_IN if options["precision"] == "auto" else options["precision"]
-    engine = Engine.open(model, device=options["device"], precision=precision, batch_size=options["batch_size"])
+    first = precision if options["engine"] == "torch" else MEASURED_IN  # the data is read before pictures are needed
+    engine = Engine.open(model, device=options["device"], precision=first, batch_size=options["batch_size"])
     learned = engine.task.name
     if options["task"] not in (None, learned):
         raise VitrailError(f"the model's task is {learned}, not {options['task']}: give data for {learned}")
     dataset = data if isinstance(data, Dataset) else dataset_for(engine, data, options["layout"], options["dense"])
-    if not isinstance(model, Engine) and options["engine"] != engine.backend.name:
+    if not isinstance(model, Engine) and (options["engine"] != engine.backend.name or options["merge_tokens"] != 0):
         pictures = options["calibration"] or [item.path for item in dataset.items]
-        engine.use(options["engine"], precision, pictures, options["device"])
+        engine.use(options["engine"], precision, pictures, options["device"], options["merge_tokens"])
     predictor = Predictor(engine, workers=options["workers"])
     result = evaluate_dataset(predictor, dataset, part=options["part"], bootstrap=options["bootstrap"])
     return result | {"model": "the model" if isinstance(model, Checkpoint | Engine) else str(model)}

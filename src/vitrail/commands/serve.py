@@ -126,6 +126,7 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
             precision=options["precision"],
             batch_size=options["batch_size"],
             calibration=options["calibration"] or [sample.data for sample in sample_files],
+            merge_tokens=options["merge_tokens"],
         )
         served = ServedModel(engine, display_name(model), limits, batch_size=options["batch_size"])
         if options["fast_decode"]:

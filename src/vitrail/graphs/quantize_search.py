@@ -1,4 +1,9 @@
-"""int8 that loses as little as possible: SmoothQuant's alpha by measurement, then the worst layers back in float."""
+"""int8 that loses as little as possible: SmoothQuant's alpha by measurement, then the worst layers back in float.
+
+NNCF has a loop of its own for the second step (`quantize_with_accuracy_control`). It gives a layer its first weights
+back, while SmoothQuant's scale stays before the layer (3.4, `quantizer_removal.py`): with SmoothQuant that is another
+network. Ours takes the rounding away and nothing else.
+"""
 
 from __future__ import annotations
 

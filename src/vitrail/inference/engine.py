@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.inference.backends.backend import AUTO, Backend, check_capture, load_backend
+from vitrail.inference.backends.backend import AUTO, Backend, Pictures, check_capture, load_backend
 from vitrail.inference.image_processor import ImageProcessor, ModelInput, Pixels
 from vitrail.inference.read_source import Source
 from vitrail.inference.sliding_window import run_windows
@@ -29,6 +29,7 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
 if TYPE_CHECKING:
+    from vitrail.inference.calibration.calibration_images import CalibrationImages
     from vitrail.inference.calibration.check_images import Calibration
 
 TOKENS = 8192  # in a batch that no one chose: 41 images of 224 px in patches of 16, 5 of DINOv2's 518 px
@@ -54,6 +55,7 @@ class Engine:
         if batch_size is not None and batch_size < 1:
             raise VitrailError(f"batch_size is {batch_size}: give at least 1")
         self.checkpoint, self.backend = checkpoint, backend
+        self.network = checkpoint  # what backends run: the checkpoint, or the same with a network that merges tokens
         self.processor = processor or ImageProcessor(checkpoint.preprocessing, checkpoint.config.is_dense)
         self.batch_size = batch_size or default_batch_size(checkpoint)
         self._task = task
@@ -70,6 +72,7 @@ class Engine:
         precision: str = "auto",
         batch_size: int | None = None,
         calibration: Calibration | None = None,
+        merge_tokens: int | float | str = 0,
     ) -> Engine:
         """The engine of a file, a folder, a hub id or a checkpoint; an engine is given back as it is.
 
@@ -77,30 +80,50 @@ class Engine:
         onnxruntime; auto is the fastest here that gives torch's answers. device: cuda, mps or cpu; auto is the first of
         these that is there. The model moves to it, and stays there. precision: auto, fp32 or bf16; auto is bf16 where
         the device is fast in it. calibration: pictures to check an engine on, as `check_images` takes them.
+        merge_tokens: so many in each block, or "0.5%", as many as cost no more than that (`auto/choose_merging.py`).
         """
         if isinstance(model, Engine):
             return model
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
         path = Path(model) if isinstance(model, str | Path) else None
-        backend = load_backend("torch" if engine == AUTO else engine, checkpoint, device=device, precision=precision)
+        chosen_later = engine == AUTO or merge_tokens != 0
+        pictures = partial(_check_images, checkpoint, path, calibration)
+        if chosen_later:
+            backend = load_backend("torch", checkpoint, device=device)  # what the others are measured against
+        else:
+            backend = load_backend(engine, checkpoint, device=device, precision=precision, pictures=pictures)
         opened = cls(checkpoint, backend, batch_size=batch_size)
         opened.path = path
-        if engine == AUTO:
-            opened.use(engine, precision, calibration)
+        if chosen_later:
+            opened.use(engine, precision, calibration, device, merge_tokens)
+        else:
+            _check_engine(opened, pictures)
         return opened
 
     def use(
-        self, engine: str, precision: str = "auto", calibration: Calibration | None = None, device: str = "auto"
+        self,
+        engine: str,
+        precision: str = "auto",
+        calibration: Calibration | None = None,
+        device: str = "auto",
+        merge_tokens: int | float | str = 0,
     ) -> None:
         """Run on another backend from now on, the arguments being those of `open`; auto stays on the same device."""
-        if engine != AUTO:
-            self.backend = load_backend(engine, self.checkpoint, device=device, precision=precision)
-            return
-        from vitrail.inference.auto.choose import choose_backend
-        from vitrail.inference.calibration.check_images import check_images
+        merging = None
+        if merge_tokens != 0:
+            from vitrail.inference.auto import choose_merging
 
-        pictures = partial(check_images, self.processor, self.checkpoint, self.path, calibration)
-        self.backend = choose_backend(self, precision, pictures)
+            self.network, merging = choose_merging.merge_tokens(self, merge_tokens, calibration)
+        pictures = partial(_check_images, self.checkpoint, self.path, calibration)
+        if engine == AUTO:
+            from vitrail.inference.auto.choose import choose_backend
+
+            self.backend = choose_backend(self, precision, pictures)
+        else:
+            self.backend = load_backend(engine, self.network, device=device, precision=precision, pictures=pictures)
+            _check_engine(self, pictures)
+        if merging is not None:
+            choose_merging.print_merging(self, merging)
 
     def with_fast_decode(self) -> Engine:
         """The same, but large JPEGs are decoded at reduced scale: faster, and probabilities change a little."""
@@ -204,3 +227,20 @@ def default_batch_size(checkpoint: Checkpoint) -> int:
     (height, width), patch = checkpoint.preprocessing.size, checkpoint.config.patch_size
     tokens = (height // patch[0]) * (width // patch[1]) + checkpoint.config.prefix
     return min(LARGEST, max(1, TOKENS // tokens))
+
+
+def _check_images(
+    checkpoint: Checkpoint, path: Path | None, calibration: Calibration | None
+) -> CalibrationImages | None:
+    """`check_images`, whose room needs engines itself."""
+    from vitrail.inference.calibration.check_images import check_images
+
+    return check_images(checkpoint, path, calibration)
+
+
+def _check_engine(engine: Engine, pictures: Pictures) -> None:
+    if engine.backend.name == "torch":
+        return
+    from vitrail.inference.auto.named_engine import check_engine
+
+    check_engine(engine, pictures)

@@ -44,7 +44,8 @@ class Prediction:
 class Predictor:
     """Answers of a model to any number of images, in their order.
 
-    checkpoint: or whatever else `Engine.open` takes, as it takes engine, device, precision, batch_size and calibration.
+    checkpoint: or whatever else `Engine.open` takes, as it takes engine, device, precision, batch_size,
+    calibration and merge_tokens.
     """
 
     @takes_options(AnsweringOptions)
@@ -56,6 +57,7 @@ class Predictor:
             precision=options["precision"],
             batch_size=options["batch_size"],
             calibration=options["calibration"],
+            merge_tokens=options["merge_tokens"],
         )
         if options["fast_decode"]:
             self.engine = self.engine.with_fast_decode()

@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from vitrail.errors import VitrailError
+from vitrail.inference.peak_memory import peak_bytes
 from vitrail.model.config import ViTConfig
 from vitrail.model.encoder_config import EncoderConfig
 
@@ -38,7 +38,7 @@ def main() -> None:
 
     from vitrail.model.presets import build_network, config_from_json
 
-    baseline = _peak_bytes()
+    baseline = peak_bytes()
     config = config_from_json(sys.stdin.read())
     model = build_network(config).eval()
     images = torch.zeros(1, config.channels, *config.image_size)
@@ -49,24 +49,9 @@ def main() -> None:
             start = time.perf_counter()
             model(images)
             times.append(time.perf_counter() - start)
-    measured = {"seconds": median(times), "peak_bytes": _peak_bytes(), "baseline_bytes": baseline}
+    measured = {"seconds": median(times), "peak_bytes": peak_bytes(), "baseline_bytes": baseline}
     measured |= {"runs": len(times), "threads": torch.get_num_threads()}
     print(json.dumps(measured))
-
-
-def _peak_bytes() -> int | None:
-    """The most memory this process has held. Linux's own record is preferred: getrusage may carry the parent's over."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from vitrail.inference.backends.backend import AUTO, BACKENDS
-from vitrail.option_types import count, precision
+from vitrail.option_types import count, merged_tokens, precision
 from vitrail.options import Option
 
+ENGINE_NAMES = (AUTO, *BACKENDS)  # options are resolved among the names of whoever inherits them: AUTO may be another
 _running = partial(Option, section="How the model is run")
 
 
@@ -21,7 +22,7 @@ class DeviceOptions(TypedDict, total=False):
     precision: Annotated[
         str,
         _running(
-            "auto, fp32 or bf16; heads are always float32",
+            "auto, fp32 or bf16 (heads: float32); int8 with the engines openvino and onnxruntime",
             metavar="NAME",
             parse=precision,
             default="auto",
@@ -37,16 +38,26 @@ class RunningOptions(DeviceOptions, total=False):
         str,
         _running(
             "what runs the network; auto: the fastest here that gives torch's answers",
-            choices=(AUTO, *BACKENDS),
+            choices=ENGINE_NAMES,
             default="torch",
         ),
     ]
     calibration: Annotated[
         str | Path | Sequence[Any] | None,
         _running(
-            "a folder of pictures that --engine auto compares engines on",
+            "a folder of pictures that --engine auto compares engines on, and that int8 is calibrated on",
             metavar="DIR",
             unset="those that training kept beside the model, else some of those that are given",
+        ),
+    ]
+    merge_tokens: Annotated[
+        int | float | str,
+        _running(
+            "merge so many similar tokens in each block, or as many as cost no more than 0.5% of the answers (of the "
+            "accuracy, where --calibration has labels): faster, and less exact",
+            metavar="N|DROP%",
+            parse=merged_tokens,
+            default=0,
         ),
     ]
     batch_size: Annotated[

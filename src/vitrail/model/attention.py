@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
+from vitrail.model.efficient.window_attention import Windows, attend_in_windows
 from vitrail.model.positions import RelativeBias, rotate
 from vitrail.model.precision import computes_bf16, without_autocast
-from vitrail.model.window_attention import Windows, attend_in_windows
 
 QUERY_ROWS = 256  # attention rows computed at a time: the (M, M) map of a large image is never held as a whole
 BY_MATMUL_TOKENS = 264  # the longest sequence that trains by plain matmul: 256 px in patches of 16, and some registers
@@ -121,12 +121,16 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """(B, M, D) -> (B, M, D), or (B, queries, D) where only the first so many tokens ask. Those are prefix tokens,
         which look at all windows. bias: (heads, M, M), added to the scores; windows have none."""
-        q, k, v = self.project(x, rope, queries)
+        own_bias = None if bias is None else bias[None, :, :queries]
+        return self.mix(*self.project(x, rope, queries), windows if queries is None else None, own_bias)
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, windows: Windows | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """What `project` gave -> (B, queries, D). bias: as for `attend`; windows have none."""
         own_attend = partial(attend, dropout=self.attention_dropout, training=self.training)
-        if windows is None or queries is not None:
-            own_bias = None if bias is None else bias[None, :, :queries]
-            heads = own_attend(q, k, v, bias=own_bias)  # (B, heads, M, d)
-        else:
-            heads = attend_in_windows(q, k, v, windows, own_attend)
+        if windows is not None:
+            own_attend = partial(attend_in_windows, windows=windows, attend=own_attend)
+        heads = own_attend(q, k, v) if bias is None else own_attend(q, k, v, bias=bias)  # (B, heads, M, d)
         concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)
         return self.dropout(self.out(concatenated))

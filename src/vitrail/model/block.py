@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from vitrail.model.attention import QUERY_ROWS, AttentionGroup, SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
+from vitrail.model.efficient.token_merging import TokenMerging, attention_bias
+from vitrail.model.efficient.window_attention import Windows, window_bias
 from vitrail.model.positions import Grid
-from vitrail.model.window_attention import Windows, window_bias
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
@@ -145,8 +146,27 @@ class Block(nn.Module):
         """`queries`: only the first so many tokens go on (all are still attended to), when nobody reads the others.
         `kept`: the token numbers that are left, where some patches were dropped for training."""
         windows, bias = self.windows(grid), self.attention_bias(grid, kept)
+        attended = self.attention(self.attention_input(x), rope, queries, windows, bias)
+        return self.add_mlp(self.add_attention(x[:, :queries], attended))
+
+    def forward_merging(
+        self, x: Tensor, merging: TokenMerging, queries: int | None = None
+    ) -> tuple[Tensor, TokenMerging]:
+        """The same, with fewer tokens from attention on: (B, M, D) -> (B, M - r, D). See `token_merging.py`."""
+        q, k, v = self.attention.project(self.attention_input(x), None, queries)
+        attended = self.attention.mix(q, k, v, bias=attention_bias(merging.sizes))
+        x = self.add_attention(x[:, :queries], attended)
+        if queries is None:  # otherwise the patches end here
+            x, merging = merging.merge(x, k)
+        return self.add_mlp(x), merging
+
+    def add_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The first residual branch, (B, M, D)."""
+        x = x + self.branch1(attended)
+        return x if self.pre else self.norm1(x)
+
+    def add_mlp(self, x: Tensor) -> Tensor:
+        """The second residual branch, (B, M, D)."""
         if self.pre:
-            x = x[:, :queries] + self.branch1(self.attention(self.norm1(x), rope, queries, windows, bias))
             return x + self.branch2(self.mlp(self.norm2(x)))
-        x = self.norm1(x[:, :queries] + self.branch1(self.attention(x, rope, queries, windows, bias)))
         return self.norm2(x + self.branch2(self.mlp(x)))

@@ -163,6 +163,21 @@ def multiply_adds(config: EncoderConfig, batch: int = 1) -> int:
     return batch * each + once
 
 
+def merged_multiply_adds(config: EncoderConfig, r: int) -> int:
+    """Of one image, where a plain ViT merges r tokens in each block (`token_merging.py`), the matching included."""
+    assert isinstance(config, ViTConfig)
+    from vitrail.model.efficient.token_merging import merges_in_blocks  # torch, where merging is asked for
+
+    total, width, tokens = multiply_adds(config), config.width, config.tokens
+    left = tokens
+    for merged in merges_in_blocks(config, r):
+        total -= (tokens - left) * 4 * width**2 + 2 * (tokens**2 - left**2) * width  # attention
+        total += config.head_dim * ((left - config.prefix) // 2) ** 2 if merged else 0
+        left -= merged
+        total -= (tokens - left) * _mlp_multiply_adds(config)
+    return total
+
+
 def attention_entries(config: EncoderConfig) -> int:
     """How many pairs of tokens one head of one block compares."""
     return swin_cost.attention_entries(config) if isinstance(config, SwinConfig) else config.tokens**2
@@ -193,7 +208,7 @@ def window_entries(config: EncoderConfig) -> int | None:
     """How many pairs of tokens one head of a ViT's block with windows compares; None where there is no such block."""
     if not isinstance(config, ViTConfig) or not any(config.block_windows):
         return None
-    from vitrail.model.window_attention import Windows, compared_pairs  # torch, where windows are asked for
+    from vitrail.model.efficient.window_attention import Windows, compared_pairs  # torch, where windows are asked for
 
     return compared_pairs(Windows(config.attention_window, config.prefix, config.grid))
 

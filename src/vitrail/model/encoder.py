@@ -17,12 +17,13 @@ grid of its input; the prefix may be empty; a block whose attention has windows 
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.model.attention import QUERY_ROWS, AttentionGroup
 from vitrail.model.block import Block
+from vitrail.model.efficient.token_merging import TokenMerging, check_merging
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
 from vitrail.model.heads.linear_head import LinearHead
@@ -45,6 +47,7 @@ class Embedding(NamedTuple):
     tokens: Tensor  # (B, prefix + N, D)
     rope: Tensor | None  # (2, N, head_dim), cosines and sines; None without rotary positions
     grid: Grid  # N = h w
+    merging: TokenMerging | None = None  # where this pass merges tokens, which then have no grid
 
 
 class Features(NamedTuple):
@@ -71,7 +74,7 @@ class BlockStep:
         keep_heads_output: bool = False,
     ) -> None:
         self.index, self.block = index, block
-        self.input, self.rope, self.grid = embedding  # input: (B, M, D)
+        self.input, self.rope, self.grid, _ = embedding  # input: (B, M, D)
         self.heads_output: Tensor | None = None  # (B, M, D), the heads side by side before W_O, where it is kept
         self._run, self._keep_heads_output = run, keep_heads_output
         self._result: Embedding | None = None
@@ -153,6 +156,7 @@ class Encoder(nn.Module, ABC):
     blocks: nn.ModuleList
     head: LinearHead | DenseHead | None
     checkpointing: bool = False  # recompute each block's activations in the backward pass, to save memory
+    merge_tokens: int = 0  # patches merged in each block of a pass that nobody looks into; see `with_merged_tokens`
 
     @property
     def depth(self) -> int:
@@ -210,12 +214,22 @@ class Encoder(nn.Module, ABC):
     def split(self, x: Tensor, grid: Grid) -> Features:
         """(B, prefix + N, D), such as a block's output, to its named parts."""
 
-    def answer(self, x: Tensor, capture: Capture | None = None) -> Tensor:
+    def with_merged_tokens(self, r: int) -> Self:
+        """The same network with the same weights, which merges r patches in each block (`token_merging.py`); 0: none.
+
+        Only where nobody looks inside: a pass that is to keep blocks, and `features`, run all tokens."""
+        check_merging(self.config, r)
+        merging = copy.copy(self)
+        merging.merge_tokens = r
+        return merging
+
+    def answer(self, x: Tensor, capture: Capture | None = None, sizes: Tensor | None = None) -> Tensor:
         """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes).
 
-        Without a head that reads one vector (none at all, or a dense one): the pooled vector, (B, D)."""
+        Without a head that reads one vector (none at all, or a dense one): the pooled vector, (B, D).
+        sizes: (B, M, 1), of merged tokens."""
         x = self.norm_tokens(x)
-        pooled = self.pool_tokens(x)
+        pooled = self.pool_tokens(x, sizes)
         outputs = in_float32(self.head, pooled) if isinstance(self.head, LinearHead) else pooled
         if capture is not None:
             capture.normed = x
@@ -250,8 +264,9 @@ class Encoder(nn.Module, ABC):
         """The final norm, where it is one over tokens: (B, M, D) -> (B, M, D)."""
 
     @abstractmethod
-    def pool_tokens(self, x: Tensor) -> Tensor:
-        """The last block's output after `norm_tokens`, (B, M, D) -> the vector that a head reads, (B, D)."""
+    def pool_tokens(self, x: Tensor, sizes: Tensor | None = None) -> Tensor:
+        """The last block's output after `norm_tokens`, (B, M, D) -> the vector that a head reads, (B, D).
+        sizes: (B, M, 1), of merged tokens."""
 
     @abstractmethod
     def pool_weights(self, x: Tensor) -> Tensor:

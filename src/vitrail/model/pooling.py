@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vitrail.model.attention import attend, attention_weights
 from vitrail.model.block import MLP
 from vitrail.model.config import ViTConfig
+from vitrail.model.efficient.token_merging import attention_bias, mean_by_size
 
 
 class AttentionPool(nn.Module):
@@ -39,11 +40,12 @@ class AttentionPool(nn.Module):
         q, k, _ = self.qkv(x)
         return attention_weights(q, k)[:, :, 0]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, M, D) -> (B, D)."""
+    def forward(self, x: Tensor, sizes: Tensor | None = None) -> Tensor:
+        """(B, M, D) -> (B, D). sizes: (B, M, 1), of merged tokens: one of size s counts s times."""
         batch, _, width = x.shape
         q, k, v = self.qkv(x)
-        pooled = self.out(attend(q, k, v, training=self.training).reshape(batch, 1, width))  # (B, 1, D)
+        heads = attend(q, k, v, training=self.training, bias=attention_bias(sizes))
+        pooled = self.out(heads.reshape(batch, 1, width))  # (B, 1, D)
         return (pooled + self.mlp(self.norm(pooled))).squeeze(1)  # (B, D)
 
 
@@ -56,16 +58,17 @@ class Pool(nn.Module):
         self.class_tokens = 1 + int(config.distillation)  # [CLS], and DeiT's [DIST], whose head has the same say
         self.attention = AttentionPool(config) if config.pool == "attention" else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, prefix + N, D), after the final norm if it is one over tokens -> the pooled vector or vectors."""
+    def forward(self, x: Tensor, sizes: Tensor | None = None) -> Tensor:
+        """(B, prefix + N, D), after the final norm if it is one over tokens -> the pooled vector or vectors.
+        sizes: (B, M, 1), of merged tokens."""
         if self.kind == "cls":
             return x[:, 0]
         if self.attention is not None:
-            return self.attention(x)
+            return self.attention(x, sizes)
         patches = x[:, self.prefix :]
         if self.kind == "none":
             return patches
-        mean = patches.mean(dim=1)
+        mean = patches.mean(dim=1) if sizes is None else mean_by_size(patches, sizes[:, self.prefix :])
         return mean if self.kind == "mean" else torch.cat([x[:, 0], mean], dim=-1)
 
     def weights(self, x: Tensor) -> Tensor:

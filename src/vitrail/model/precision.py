@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from vitrail.errors import VitrailError
 from vitrail.option_types import precision as named_precision
 
 
@@ -32,6 +33,8 @@ def computes_bf16(device: str) -> bool:
 def is_mixed(device: str | torch.device, precision: str) -> bool:
     """Whether a precision means bfloat16 on this device. "auto" is bfloat16 where it is faster."""
     name = named_precision(precision)
+    if name == "int8":
+        raise VitrailError("torch does not compute in int8: choose the engine openvino for it, or fp32, bf16 or auto")
     return computes_bf16(torch.device(device).type) if name == "auto" else name == "bfloat16"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.model.block import Block, LayerScaleDropPath
 from vitrail.model.config import ViTConfig
+from vitrail.model.efficient.token_merging import TokenMerging
 from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_head
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.heads.linear_head import LinearHead
@@ -73,12 +75,17 @@ class ViT(Encoder):
         # With [CLS] pooling nobody reads the last block's patches, so they are attended to but not carried on: the same
         # answer, for 7 % fewer multiply-adds in S/16.
         carry = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
-        return self.answer(self.encode(embedding, capture, kept, carry), capture)
+        if self.merge_tokens and kept is None and not (capture is not None and (capture.blocks or capture.all_tokens)):
+            embedding = embedding._replace(merging=TokenMerging(self.merge_tokens, self.prefix))
+        for step in self.steps(embedding, capture, kept, carry):
+            embedding = step.result
+        sizes = None if embedding.merging is None else embedding.merging.sizes
+        return self.answer(embedding.tokens, capture, sizes)
 
-    def answer(self, x: Tensor, capture: Capture | None = None) -> Tensor:
+    def answer(self, x: Tensor, capture: Capture | None = None, sizes: Tensor | None = None) -> Tensor:
         """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes)."""
         if self.distillation_head is None:
-            return super().answer(x, capture)
+            return super().answer(x, capture, sizes)
         assert self.head is not None  # DeiT: two tokens, two heads, the mean of their answers
         x = self.norm_tokens(x)
         pooled, distillation = self.norm_pooled(x[:, 0]), self.norm_pooled(x[:, 1])
@@ -90,9 +97,9 @@ class ViT(Encoder):
         """The final norm, where it is one over tokens: (B, M, D) -> (B, M, D)."""
         return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
 
-    def pool_tokens(self, x: Tensor) -> Tensor:
+    def pool_tokens(self, x: Tensor, sizes: Tensor | None = None) -> Tensor:
         """(B, prefix + N, D), after `norm_tokens` -> (B, D); (B, N, D) with pool "none"."""
-        return self.norm_pooled(self.pool(x))
+        return self.norm_pooled(self.pool(x, sizes))
 
     def pool_weights(self, x: Tensor) -> Tensor:
         """(B, M, D), after `norm_tokens` -> (B, M): how much of each token is in the pooled vector. Rows sum to 1."""
@@ -165,6 +172,9 @@ class ViT(Encoder):
 
     def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
         """One block. YOLOS adds positions after every block but the last; others add none."""
+        if x.merging is not None:
+            tokens, merging = cast(Block, self.blocks[index]).forward_merging(x.tokens, x.merging, carry)
+            return x._replace(tokens=tokens, merging=merging)
         tokens = self.blocks[index](x.tokens, x.rope, carry, x.grid, kept)
         if self.block_positions is not None and index < self.depth - 1:
             table = self.block_positions(index, x.grid)  # (prefix + N, D)

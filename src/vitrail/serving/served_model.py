@@ -24,7 +24,6 @@ from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.engine import Engine, default_batch_size
 from vitrail.inference.image_processor import ModelInput
 from vitrail.model.block import Block
-from vitrail.option_types import PRECISIONS
 from vitrail.serving.decoding.picture_reader import Picture, PictureReader
 from vitrail.serving.forward_batch import ForwardRequest, ForwardResult, run_batch
 from vitrail.serving.http_errors import HttpError, unprocessable
@@ -89,7 +88,7 @@ class ServedModel:
         if self.looks_inside:
             return self.engine
         answered_in = self.engine.backend.precision
-        precision = answered_in if answered_in in PRECISIONS.values() else "auto"
+        precision = "auto" if answered_in == "int8" else answered_in
         beside = Engine.open(self.checkpoint, device="cpu", precision=precision, batch_size=self.batch_size)
         return beside.with_fast_decode() if self.engine.processor.fast_decode else beside
 

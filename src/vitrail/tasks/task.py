@@ -170,12 +170,6 @@ class Task(ABC):
         """What a finished model says about each image, fit for JSON."""
 
     @abstractmethod
-    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-        """A finished model's outputs (B, ...) as a file for other runtimes gives them, by the names of `graph_words`:
-        tensors of static shape but for B, by operations that torch.export takes. size: (height, width) of the input.
-        """
-
-    @abstractmethod
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """How well answers of another engine agree with torch's; both are decoded outputs, one an image."""
 
@@ -183,9 +177,15 @@ class Task(ABC):
     def pseudo_label(self, output: Tensor) -> Any:
         """A finished model's output for one image as the data would have it: a target to measure another model by."""
 
-    def agreement(self, metrics: Mapping[str, float]) -> float:
-        """How well a model answers, 1 at best, from the metrics of `evaluate`: what a faster engine may lose of."""
-        return metrics[self.main_metric]
+    def judged_by(self, metrics: Mapping[str, float]) -> tuple[str, float]:
+        """The metric of `evaluate` of which a faster model must not lose too much, and its value, 1 at best."""
+        return self.main_metric, metrics[self.main_metric]
+
+    @abstractmethod
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        """A finished model's outputs (B, ...) as a file for other runtimes gives them, by the names of `graph_words`:
+        tensors of static shape but for B, by operations that torch.export takes. size: (height, width) of the input.
+        """
 
     def png_arrays(self, answer: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The arrays (H, W) of an answer by name, as whole numbers that a PNG can hold: what the HTTP API sends."""

@@ -139,6 +139,7 @@ def _rebuilt(checkpoint: Checkpoint, config: EncoderConfig, state: dict[str, Ten
     """A new model of the changed config with these weights; what `state` lacks is freshly initialised."""
     model = build_network(config, checkpoint.model.feature_cnn)
     model.load_state_dict({**model.state_dict(), **state})
+    model.merge_tokens = checkpoint.model.merge_tokens
     parameter = next(iter(checkpoint.model.parameters()))
     checkpoint.notes.append(note)
     return replace(checkpoint, model=model.to(parameter.device, parameter.dtype).train(checkpoint.model.training))

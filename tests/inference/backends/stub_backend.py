@@ -25,7 +25,7 @@ class StubBackend:
         self.outputs, self.calls = outputs, 0
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str, precision: str) -> StubBackend:
+    def load(cls, checkpoint: Checkpoint, *, device: str, precision: str, pictures: Any = None) -> StubBackend:
         return cls(checkpoint.config.classes)
 
     def __call__(self, images: Tensor, capture: Any = None) -> Tensor:

@@ -61,10 +61,10 @@ def test_the_model_itself_loses_nothing_and_noise_does(task: str) -> None:
     judge = AnswerJudge(checkpoint, images_for(checkpoint))
     same, noisy = judge(forward_of(checkpoint)), judge(forward_of(checkpoint, noise=1.5))
     assert same.points == pytest.approx(0, abs=1e-4) and same.distance == pytest.approx(0, abs=1e-5)
-    assert same.agreement == pytest.approx(1, abs=1e-5)
-    assert noisy.points > 0.5 and noisy.distance > 0.05 and noisy.agreement < 0.995
+    assert same.agreement is not None and same.agreement.share == 1
+    assert noisy.points > 0.5 and noisy.distance > 0.05
+    assert noisy.agreement is not None and noisy.agreement.share < 0.995
     assert noisy.distance == pytest.approx(judge.distance(forward_of(checkpoint, noise=1.5), range(len(PIXELS))))
-    assert (noisy.largest is None) == (task not in ("classify", "multilabel"))
 
 
 def test_without_truth_a_class_loses_what_float32s_probabilities_expect() -> None:
@@ -77,7 +77,7 @@ def test_without_truth_a_class_loses_what_float32s_probabilities_expect() -> Non
     expected = np.mean([p.max() - p[answer] for p, answer in zip(probabilities, answers, strict=True)])
     assert loss.points == pytest.approx(100 * expected, rel=1e-5)
     assert loss.metric == "accuracy, expected by float32's probabilities"
-    assert loss.agreement == float((answers == probabilities.argmax(1)).float().mean())
+    assert loss.agreement is not None and loss.agreement.same == int((answers == probabilities.argmax(1)).sum())
 
 
 def test_with_truth_a_loss_is_one_of_accuracy() -> None:
@@ -94,7 +94,8 @@ def test_with_truth_a_loss_is_one_of_accuracy() -> None:
 def test_outputs_that_are_no_numbers_lose_everything() -> None:
     checkpoint = checkpoint_of("classify")
     judge = AnswerJudge(checkpoint, images_for(checkpoint))
-    assert judge(lambda images: np.full((1, 4), np.nan, np.float32)).points == 100
+    lost = judge(lambda images: np.full((1, 4), np.nan, np.float32))
+    assert lost.points == 100 and lost.agreement is None
 
 
 def test_maps_of_many_classes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def test_nothing_to_calibrate_on_is_said(tmp_path: Path, checkpoint: Checkpoint)
         calibration_images(checkpoint, folder=tmp_path)
     with pytest.raises(VitrailError, match="is no folder"):
         calibration_images(checkpoint, folder=tmp_path / "missing")
+
+
+def test_a_labelled_folder_says_what_is_true(tmp_path: Path, checkpoint: Checkpoint) -> None:
+    for name, value in (("owl", 10), ("cat", 200)):
+        for number in range(3):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.fromarray(np.full((16, 16, 3), value, np.uint8)).save(tmp_path / name / f"{number}.png")
+    labelled = dataclasses.replace(checkpoint, labels=["owl", "cat"])
+    found = calibration_images(labelled, folder=tmp_path)
+    assert found.source.startswith("6 labelled pictures of") and found.truths is not None
+    assert [(int(image.pixels.mean()), truth) for image, truth in zip(found.images, found.truths, strict=True)].count(
+        (200, 1)
+    ) == 3
+    others = dataclasses.replace(checkpoint, labels=["bird", "cat"])  # a folder that the model has no class for
+    assert calibration_images(others, folder=tmp_path).truths is None
 
 
 ITEMS = [Item(Path(f"{index}.png"), 0 if index < 95 else 1) for index in range(100)]

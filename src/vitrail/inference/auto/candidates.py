@@ -29,16 +29,19 @@ def is_installed(engine: str) -> bool:
     return all(importlib.util.find_spec(package) is not None for package in NEEDS.get(engine, ()))
 
 
-def candidates(precision: str) -> list[Candidate]:
+def candidates(precision: str, has_int8: bool = False) -> list[Candidate]:
     """The engines to choose from, the reference first. precision: float32 or bfloat16 leaves those of it; "auto": all.
 
-    `compiled` is none of them: compiling takes longer than all else together.
+    has_int8: somebody has asked for int8 before, and it is there; searching it takes minutes. `compiled` is none of
+    them either: compiling takes longer than all else together.
     """
     has_bf16 = hardware.computes_bf16("cpu")
     found = [Candidate("torch", "bfloat16")] if has_bf16 or precision == "bfloat16" else []
     for engine in NEEDS:
         if is_installed(engine):
             found += [Candidate(engine, name) for name in precisions_of(engine, has_bf16)]
+    if has_int8 and is_installed("openvino"):
+        found.append(Candidate("openvino", "int8"))
     return [REFERENCE, *(one for one in found if precision in ("auto", one.precision))]
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,17 +18,16 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.inference.auto.candidates import FAST, NEEDS, REFERENCE, Candidate, candidates, is_installed
 from vitrail.inference.auto.choice_record import Choice, choice_key, read_choice, write_choice
+from vitrail.inference.auto.compare import compare, decoded_outputs
 from vitrail.inference.auto.machine import machine
 from vitrail.inference.auto.timing import median_seconds
-from vitrail.inference.backends.backend import Backend, load_backend
+from vitrail.inference.backends.backend import Backend, Pictures, load_backend
 from vitrail.inference.backends.graph_cache import fingerprint
+from vitrail.inference.backends.int8_record import int8_records
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.engine import Engine
-from vitrail.inference.image_processor import ModelInput
 from vitrail.option_types import precision as named_precision
-from vitrail.progress import ProgressBar
-from vitrail.tasks.agreement import Agreement, embedding_agreement
 from vitrail.tasks.registry import EMBED
 from vitrail.terminal import print_error
 
@@ -35,7 +35,6 @@ TIMED_BATCH = 8  # images at most: enough to be fast, few enough for several rou
 GAIN = 1.05  # below that a difference is noise, and the simpler engine is taken
 CHECK_SECONDS = 15.0  # of torch in float32: as many of the pictures are compared as it can do
 LEAST_PICTURES = 32  # are compared in any case, if there are so many
-Pictures = Callable[[], CalibrationImages | None]
 
 
 def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backend:
@@ -44,14 +43,18 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
     precision: of the candidates; "auto": any. pictures: called only where nothing is remembered.
     """
     precision = named_precision(precision)
+    if precision == "int8":  # whoever asks for it has it where it runs fastest
+        return load_backend("openvino", engine.network, device="cpu", precision=precision, pictures=pictures)
     if engine.backend.device.type != "cpu":
         print_error(f"engine auto: torch on {engine.backend.device.type}; the other engines run on a CPU")
-        return load_backend("torch", engine.checkpoint, device=str(engine.backend.device), precision=precision)
-    found = candidates(precision)
+        return load_backend("torch", engine.network, device=str(engine.backend.device), precision=precision)
+    model = fingerprint(engine.network)
+    has_int8 = any(record["format"] == "openvino" for record in int8_records(model))
+    found = candidates(precision, has_int8)
     if not any(is_installed(name) for name in NEEDS):
         print_error(f"engine auto: torch; {FAST} would bring OpenVINO and ONNX Runtime, which are often faster")
-        return load_backend("torch", engine.checkpoint, device="cpu", precision=precision)
-    key = _key(engine, precision)
+        return load_backend("torch", engine.network, device="cpu", precision=precision)
+    key = choice_key(model, circumstances(engine) | {"precision": precision, "int8": has_int8})
     choice = read_choice(key)
     if choice is None or choice.candidate not in found:
         images = pictures()
@@ -60,27 +63,26 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
                 "engine auto: torch, because there are no pictures to check a faster engine on: give a folder of "
                 "pictures like those that the model will see (--calibration)"
             )
-            return load_backend("torch", engine.checkpoint, device="cpu", precision=precision)
+            return load_backend("torch", engine.network, device="cpu", precision=precision)
         backends = _load_all(engine, found)
-        choice = _choose(engine, backends, images)
+        choice = choose(engine, backends, images)
         write_choice(key, choice)
         print_error(f"engine auto: {choice.in_words()} ({images.source})")
         return backends[choice.candidate]
     print_error(f"engine auto: {choice.in_words()} (measured here on {choice.date})")
-    return load_backend(choice.engine, engine.checkpoint, device="cpu", precision=choice.precision)
+    return load_backend(choice.engine, engine.network, device="cpu", precision=choice.precision)
 
 
-def _key(engine: Engine, precision: str) -> str:
-    circumstances = {
+def circumstances(engine: Engine) -> dict[str, Any]:
+    """What a choice depends on besides the network."""
+    return {
         "machine": machine(),
-        "precision": precision,
         "size": engine.checkpoint.preprocessing.size,
         "batch": _timed_batch(engine),
         "preprocessing": engine.checkpoint.preprocessing.to_dict(),
         "task": engine.checkpoint.task,
         "decoding": None if engine.checkpoint.task == EMBED else engine.task.state_dict(),
     }
-    return choice_key(fingerprint(engine.checkpoint), circumstances)
 
 
 def _timed_batch(engine: Engine) -> int:
@@ -89,11 +91,11 @@ def _timed_batch(engine: Engine) -> int:
 
 def _load_all(engine: Engine, found: Sequence[Candidate]) -> dict[Candidate, Backend]:
     """Those of the candidates that can be loaded; what cannot is said."""
-    backends: dict[Candidate, Backend] = {REFERENCE: _reference(engine)}
+    backends: dict[Candidate, Backend] = {REFERENCE: reference_backend(engine)}
     for candidate in found[1:]:
         try:
             backends[candidate] = load_backend(
-                candidate.engine, engine.checkpoint, device="cpu", precision=candidate.precision
+                candidate.engine, engine.network, device="cpu", precision=candidate.precision
             )
         except (VitrailError, RuntimeError, ImportError) as error:  # whatever a runtime says to a network
             reason = str(error).strip().partition("\n")[0]
@@ -101,15 +103,16 @@ def _load_all(engine: Engine, found: Sequence[Candidate]) -> dict[Candidate, Bac
     return backends
 
 
-def _reference(engine: Engine) -> TorchBackend:
+def reference_backend(engine: Engine) -> TorchBackend:
     """Torch, in float32 also where the file's weights are of another type."""
-    network = engine.checkpoint.model
+    network = engine.network.model
     if next(network.parameters()).dtype != torch.float32:
         network = copy.deepcopy(network).float()
     return TorchBackend(network, "float32")
 
 
-def _choose(engine: Engine, backends: Mapping[Candidate, Backend], images: CalibrationImages) -> Choice:
+def choose(engine: Engine, backends: Mapping[Candidate, Backend], images: CalibrationImages) -> Choice:
+    """The fastest of these backends, the reference among them, that keeps the promise on these pictures."""
     batch = _timed_batch(engine)
     pixels = [image.pixels for image in images.images[:batch]]
     timed = engine.processor.transform((pixels * batch)[:batch])
@@ -123,8 +126,8 @@ def _choose(engine: Engine, backends: Mapping[Candidate, Backend], images: Calib
         if names[name] == REFERENCE or slow / seconds[name] < GAIN:
             break
         if expected is None:
-            expected = _answers(engine, backends[REFERENCE], compared)
-        found = compare(engine, expected, _answers(engine, backends[names[name]], compared))
+            expected = decoded_outputs(engine, backends[REFERENCE], compared)
+        found = compare(engine, expected, decoded_outputs(engine, backends[names[name]], compared))
         if found.keeps_promise:
             chosen, agreement = names[name], found
             break
@@ -141,22 +144,3 @@ def _choose(engine: Engine, backends: Mapping[Candidate, Backend], images: Calib
         date=datetime.date.today().isoformat(),
         refused=refused,
     )
-
-
-def _answers(engine: Engine, backend: Backend, images: Sequence[ModelInput]) -> list[Tensor]:
-    """What a backend says about each picture, decoded."""
-    run = Engine(engine.checkpoint, backend, processor=engine.processor, batch_size=engine.batch_size)
-    answers = []
-    with ProgressBar(f"checking {backend.name}", len(images)) as bar:
-        for start in range(0, len(images), run.batch_size):
-            batch = images[start : start + run.batch_size]
-            answers += run.outputs(batch)
-            bar.update(len(answers))
-    return answers
-
-
-def compare(engine: Engine, expected: Sequence[Tensor], given: Sequence[Tensor]) -> Agreement:
-    """As the model's task counts it; without a head, by cosine."""
-    if engine.checkpoint.task == EMBED or not engine.checkpoint.config.classes:
-        return embedding_agreement(expected, given)
-    return engine.task.same_answers(expected, given)

@@ -7,7 +7,8 @@ A backend turns a checkpoint into "images in, outputs out". To add one, write on
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from vitrail.errors import VitrailError
 from vitrail.option_types import precision as named_precision
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from vitrail.inference.calibration.calibration_images import CalibrationImages
     from vitrail.model.encoder import Capture
     from vitrail.weights.checkpoint import Checkpoint
+
+Pictures: TypeAlias = "Callable[[], CalibrationImages | None]"  # called only where they are needed
 
 # What a forward pass can be asked to keep besides its outputs, and what people call it.
 BLOCKS = "blocks"  # what goes into a block, for its attention maps
@@ -57,8 +61,8 @@ class Backend(Protocol):
         ...
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str, precision: str) -> Backend:
-        """The checkpoint's model, ready to run. "auto" leaves the choice to the backend."""
+    def load(cls, checkpoint: Checkpoint, *, device: str, precision: str, pictures: Pictures | None = None) -> Backend:
+        """The checkpoint's model, ready to run. "auto" leaves the choice to the backend. pictures: for int8."""
         ...
 
     def __call__(self, images: Tensor, capture: Capture | None = None) -> Tensor:
@@ -69,13 +73,20 @@ class Backend(Protocol):
         ...
 
 
-def load_backend(name: str, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto") -> Backend:
+def load_backend(
+    name: str,
+    checkpoint: Checkpoint,
+    *,
+    device: str = "auto",
+    precision: str = "auto",
+    pictures: Pictures | None = None,
+) -> Backend:
     """The backend of that name, with the checkpoint's model in it."""
     if name not in BACKENDS:
         raise VitrailError(f"there is no engine {name!r}; choose one of {AUTO}, {', '.join(BACKENDS)}")
     module, _, kind = BACKENDS[name].partition(":")
     backend: type[Backend] = getattr(importlib.import_module(module), kind)
-    return backend.load(checkpoint, device=device, precision=named_precision(precision))
+    return backend.load(checkpoint, device=device, precision=named_precision(precision), pictures=pictures)
 
 
 def check_capture(backend: Backend, capture: Capture) -> None:

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.inference.backends.backend import Pictures
 from vitrail.inference.backends.torch_backend import TorchBackend, choose_device
 from vitrail.model.encoder import Capture
+from vitrail.model.precision import is_mixed
 from vitrail.weights.checkpoint import Checkpoint
 
 COMPILERS = ("g++", "clang++", "c++", "cl")  # one of these builds the loops for a CPU
@@ -25,8 +27,11 @@ class CompiledBackend(TorchBackend):
         self._compiled = torch.compile(network)  # the first other batch size makes the batch dynamic
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto") -> CompiledBackend:
+    def load(
+        cls, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto", pictures: Pictures | None = None
+    ) -> CompiledBackend:
         """The checkpoint's own model, moved to the device."""
+        is_mixed("cpu", precision)  # refuses int8
         chosen = choose_device(device)
         if chosen.type == "cpu" and not any(shutil.which(name) for name in COMPILERS):
             raise VitrailError(

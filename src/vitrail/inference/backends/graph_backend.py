@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.inference.backends.backend import Pictures
 from vitrail.inference.backends.graph_cache import GraphCache, fingerprint
+from vitrail.inference.backends.int8_record import INT8, int8_words
 from vitrail.model.encoder import Capture
 from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
@@ -27,23 +30,25 @@ class GraphBackend(ABC):
     """A network that was traced for an image size and runs on a CPU. Another size is traced when it first comes."""
 
     name: ClassVar[str]
+    graph_format: ClassVar[str]  # what is kept of it on disk: engines of several precisions share a file
     captures: ClassVar[frozenset[str]] = frozenset()
-    graph_kind: ClassVar[str]  # what is kept of it on disk, which engines of several precisions share
 
-    def __init__(self, checkpoint: Checkpoint, precision: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, precision: str, pictures: Pictures | None = None) -> None:
         self.checkpoint, self.device = checkpoint, torch.device("cpu")
-        self._precision = precision
+        self._precision, self.pictures = precision, pictures
         self._lock = threading.Lock()  # a runtime's request runs one batch at a time
         self._runs: dict[tuple[int, int], Run] = {}
         self.cache = GraphCache(fingerprint(checkpoint))
         self._run_at(checkpoint.preprocessing.size)  # now, so that no answer waits for it
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto") -> Self:
+    def load(
+        cls, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto", pictures: Pictures | None = None
+    ) -> Self:
         """The checkpoint's model as a graph; the checkpoint itself stays as it is."""
         if device not in ("auto", "cpu"):
             raise VitrailError(f"the engine {cls.name} runs on the CPU, not on {device}: leave out the device")
-        return cls(checkpoint, cls.choose_precision(precision))
+        return cls(checkpoint, cls.choose_precision(precision), pictures)
 
     @property
     def precision(self) -> str:
@@ -55,13 +60,22 @@ class GraphBackend(ABC):
     def choose_precision(cls, name: str) -> str:
         """The precision that a name stands for; VitrailError for one that it has not."""
 
+    @property
+    def float_hint(self) -> str:
+        """What layers compute in that are not in int8, in OpenVINO's words."""
+        return "f32"
+
     @abstractmethod
-    def make_graph(self, size: tuple[int, int]) -> list[bytes]:
-        """The traced network as the parts of a file."""
+    def trace_model(self, size: tuple[int, int]) -> Any:
+        """The network traced for this size, in float32, as the runtime has it."""
+
+    @abstractmethod
+    def serialise(self, model: Any) -> list[bytes]:
+        """A runtime's model as the parts of a file."""
 
     @abstractmethod
     def compile(self, parts: list[memoryview]) -> Run:
-        """The parts of a graph's file, in memory that may be written, ready to run in `precision`."""
+        """The parts of a file, in memory that may be written, ready to run in `precision`."""
 
     def __call__(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         run = self._run_at((images.shape[2], images.shape[3]))
@@ -78,17 +92,43 @@ class GraphBackend(ABC):
 
     def _prepare(self, size: tuple[int, int]) -> Run:
         """From the graph that an earlier process left, if it is whole and this runtime takes it; else made anew."""
-        name = f"{self.graph_kind}-{size[0]}x{size[1]}"
+        is_int8 = self.precision == "int8" and size == self.checkpoint.preprocessing.size
+        if self.precision == "int8" and not is_int8:
+            print_error(f"int8 was calibrated for another size: {size[0]} x {size[1]} px run in {self.float_hint}")
+        name = f"{self.graph_format}{INT8 if is_int8 else ''}-{size[0]}x{size[1]}"
         parts = self.cache.read(name)
         if parts is not None:
             try:
-                return self.compile(parts)
-            except VitrailError:
-                raise
+                return self._compile(parts, is_int8)
             except Exception as error:  # whatever a runtime says to a file that it does not take
                 reason = str(error).strip().partition("\n")[0]
                 print_error(f"the kept graph {name} is not taken by {self.name} ({reason}): it is made again")
         print_error(f"the engine {self.name} is being prepared for {size[0]} x {size[1]} px; it is kept for next time")
-        made = self.make_graph(size)
+        made = self.make_graph(size, is_int8)
         self.cache.write(name, made)
-        return self.compile([memoryview(bytearray(part)) for part in made])
+        return self._compile([memoryview(bytearray(part)) for part in made], is_int8)
+
+    def make_graph(self, size: tuple[int, int], is_int8: bool = False) -> list[bytes]:
+        """The traced network as the parts of a file; in int8 the last one says what it loses."""
+        model = self.trace_model(size)
+        if not is_int8:
+            return self.serialise(model)
+        from vitrail.inference.calibration.quantized_model import quantized_model
+
+        pictures = None if self.pictures is None else self.pictures()
+        if pictures is None:
+            raise VitrailError(
+                "int8 needs pictures to be calibrated on, and none lie beside the model: give a folder of pictures "
+                "like those that it will see (--calibration)"
+            )
+        print_error(f"int8 is being searched on {pictures.source}, which takes minutes")
+        model, record = quantized_model(self.checkpoint, model, pictures, hint=self.float_hint)
+        return [*self.serialise(model), json.dumps(record).encode()]
+
+    def _compile(self, parts: list[memoryview], is_int8: bool) -> Run:
+        if not is_int8:
+            return self.compile(parts)
+        *graph, record = parts
+        run = self.compile(graph)
+        print_error(int8_words(json.loads(bytes(record))))
+        return run

@@ -27,10 +27,10 @@ ENDING = ".graph"
 
 
 def fingerprint(checkpoint: Checkpoint) -> str:
-    """Of the network: its config, whether it merges tokens, and every weight."""
+    """Of the network: its config, every weight, and how many tokens it merges."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.model.state_dict().items()}
-    settings = {"merge_tokens": getattr(checkpoint.model, "merge_tokens", 0), **checkpoint.config.to_dict()}
-    return checksum(json.dumps(settings, sort_keys=True), tensors)[:32]
+    described = checkpoint.config.to_dict() | {"merge_tokens": checkpoint.model.merge_tokens}
+    return checksum(json.dumps(described, sort_keys=True), tensors)[:32]
 
 
 def versions() -> dict[str, str]:

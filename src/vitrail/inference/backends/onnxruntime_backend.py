@@ -1,4 +1,4 @@
-"""ONNX Runtime on a CPU, in float32."""
+"""ONNX Runtime on a CPU, in float32 and int8."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vitrail.errors import VitrailError
+from vitrail.graphs.installed import import_installed
 from vitrail.graphs.trace import IMAGES, OUTPUTS
 from vitrail.inference.backends.graph_backend import Floats, GraphBackend, Run
 
@@ -15,21 +16,24 @@ class OnnxRuntimeBackend(GraphBackend):
     """The traced network as ONNX, optimised by ONNX Runtime each time it is loaded."""
 
     name = "onnxruntime"
-    graph_kind = "onnx"
+    graph_format = "onnx"
 
     @classmethod
     def choose_precision(cls, name: str) -> str:
-        """Float32 alone: its CPU kernels have no bfloat16."""
+        """Its CPU kernels have no bfloat16; int8 has to be asked for."""
         onnxruntime()  # where it is missing, that is the sentence to read
-        if name not in ("auto", "float32"):
-            raise VitrailError(f"the engine onnxruntime does not compute in {name} on a CPU: choose auto or fp32")
-        return "float32"
+        if name == "bfloat16":
+            raise VitrailError("the engine onnxruntime does not compute in bf16 on a CPU: choose auto, fp32 or int8")
+        return "float32" if name == "auto" else name
 
-    def make_graph(self, size: tuple[int, int]) -> list[bytes]:
+    def trace_model(self, size: tuple[int, int]) -> Any:
         from vitrail.graphs.onnx_graph import onnx_model
         from vitrail.graphs.trace import trace
 
-        return [onnx_model(trace(self.checkpoint, size)).SerializeToString()]
+        return onnx_model(trace(self.checkpoint, size))
+
+    def serialise(self, model: Any) -> list[bytes]:
+        return [model.SerializeToString()]
 
     def compile(self, parts: list[memoryview]) -> Run:
         runtime = onnxruntime()
@@ -47,9 +51,6 @@ class OnnxRuntimeBackend(GraphBackend):
 
 def onnxruntime() -> Any:
     """The package, which on Windows would report to its makers; VitrailError where it is not installed."""
-    try:
-        import onnxruntime as runtime
-    except ImportError as error:
-        raise VitrailError(f"this needs onnxruntime: pip install 'vitrail[fast]' ({error})") from None
+    runtime = import_installed("onnxruntime")
     runtime.disable_telemetry_events()
     return runtime

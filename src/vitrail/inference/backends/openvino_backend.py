@@ -1,4 +1,4 @@
-"""OpenVINO on a CPU: float32, and bfloat16 where the processor has instructions for it."""
+"""OpenVINO on a CPU: float32, bfloat16 where the processor has instructions for it, and int8."""
 
 from __future__ import annotations
 
@@ -22,25 +22,31 @@ class OpenVinoBackend(GraphBackend):
     """The traced network, compiled by OpenVINO's CPU plugin each time it is loaded, in a fraction of a second."""
 
     name = "openvino"
-    graph_kind = "openvino"
+    graph_format = "openvino"
 
     @classmethod
     def choose_precision(cls, name: str) -> str:
-        """ "auto" is bfloat16 where both the hardware and OpenVINO compute in it."""
+        """`auto` is bfloat16 where both the hardware and OpenVINO compute in it; int8 has to be asked for."""
         has_bf16 = "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if name == "auto":
             return "bfloat16" if has_bf16 and hardware.computes_bf16("cpu") else "float32"
         if name == "bfloat16" and not has_bf16:
             raise VitrailError("this processor has no bf16, so OpenVINO cannot compute in it: choose fp32")
-        if name not in HINTS:
-            raise VitrailError(f"the engine openvino does not compute in {name}: choose auto, fp32 or bf16")
         return name
 
-    def make_graph(self, size: tuple[int, int]) -> list[bytes]:
+    @property
+    def float_hint(self) -> str:
+        """What it computes in; in int8, where a layer is not."""
+        return HINTS[self.choose_precision("auto") if self.precision == "int8" else self.precision]
+
+    def trace_model(self, size: tuple[int, int]) -> Any:
         from vitrail.graphs.openvino_graph import openvino_model
         from vitrail.graphs.trace import trace
 
-        model = openvino_model(trace(self.checkpoint, size))
+        return openvino_model(trace(self.checkpoint, size))
+
+    def serialise(self, model: Any) -> list[bytes]:
+        """The graph as text, and its weights as they are."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "graph.xml")
             import_silently("openvino").save_model(model, path, compress_to_fp16=False)
@@ -51,7 +57,7 @@ class OpenVinoBackend(GraphBackend):
         text, weights = parts
         model = core().read_model(bytes(text), openvino.Tensor(np.frombuffer(weights, np.uint8), shared_memory=True))
         settings = {
-            "INFERENCE_PRECISION_HINT": HINTS[self.precision],
+            "INFERENCE_PRECISION_HINT": self.float_hint,
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",  # the engine gives it whole batches, one after the other

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.inference.backends.backend import CAPTURES
+from vitrail.inference.backends.backend import CAPTURES, Pictures
 from vitrail.model.encoder import Capture
 from vitrail.model.precision import autocast, is_mixed
 from vitrail.weights.checkpoint import Checkpoint
@@ -32,8 +32,11 @@ class TorchBackend:
         self._autograd = AUTOGRAD[autograd]
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto") -> TorchBackend:
+    def load(
+        cls, checkpoint: Checkpoint, *, device: str = "auto", precision: str = "auto", pictures: Pictures | None = None
+    ) -> TorchBackend:
         """The checkpoint's own model, moved to the device."""
+        is_mixed("cpu", precision)  # refuses int8
         return cls(checkpoint.model.to(choose_device(device)), precision)
 
     @property

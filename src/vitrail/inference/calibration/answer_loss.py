@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.engine import task_of
 from vitrail.inference.image_processor import ModelInput
+from vitrail.tasks.agreement import Agreement, embedding_agreement
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.registry import EMBED
 from vitrail.tasks.task import Task
@@ -33,10 +35,9 @@ class AnswerLoss:
 
     metric: str  # what the points are of
     points: float  # in per cent; below 0 where it gains
-    agreement: float  # 1: the very answers of float32, by the task's metric; of classes, the share of the same answers
     distance: float  # between the outputs, the mean of `each`
     each: NDArray[np.float64]  # (N,) of each image: of probabilities the total variation, else the relative error
-    largest: float | None  # difference of a probability; None where there are none
+    agreement: Agreement | None  # of the answers; None where the outputs are no numbers
 
 
 class AnswerJudge:
@@ -52,42 +53,38 @@ class AnswerJudge:
         self.images = calibration.images
         self.inputs = NormalisedImages(self.images, checkpoint.preprocessing)
         self.expected = _expected(checkpoint, self.inputs)
-        self.truths: list[Any] | None = None
-        self.pseudo_labels: list[Any] = []
+        self.answers = self._decoded(self.expected)
+        self.has_truth = self.task is not None and calibration.truths is not None
+        self.truths: list[Any] = []
         if self.task is not None:
-            self.pseudo_labels = [self.task.pseudo_label(output) for output in self._decoded(self.expected)]
-            if calibration.truths is not None:
-                self.truths = list(calibration.truths)[: len(self.expected)]
-        self.score = self._score(self.expected, self.truths or self.pseudo_labels)  # of float32
-
-    @property
-    def metric(self) -> str:
-        """What the points of a loss are of."""
-        if self.task is None:
-            return "cosine similarity"
-        if self.truths is not None:
-            return self.task.main_metric
-        expected = "expected by float32's probabilities" if self._expects else "with float32's answers as truth"
-        return f"{self.task.main_metric}, {expected}"
+            known = calibration.truths or [self.task.pseudo_label(answer) for answer in self.answers]
+            self.truths = list(known)[: len(self.expected)]
+        self.metric, self.score = self._score(self.answers)  # of float32
+        if not self.has_truth:
+            self.metric += f", {'expected by' if self._expects else 'with'} float32's "
+            self.metric += "probabilities" if self._expects else "answers as truth"
 
     def __call__(self, forward: Forward) -> AnswerLoss:
         """The loss of a model, (1, C, h, w) -> outputs (1, ...)."""
         outputs = self._outputs(forward, range(len(self.expected)))
-        differences = [self._difference(*pair) for pair in zip(outputs, self.expected, strict=True)]
-        each = np.array([distance for distance, _ in differences])
+        each = np.array([self._distance(*pair) for pair in zip(outputs, self.expected, strict=True)])
         if not np.isfinite(each).all():
-            return AnswerLoss(self.metric, 100.0, 0.0, float("inf"), each, None)
-        agreement = self._score(outputs, self.pseudo_labels)
-        if self._expects and self.truths is None:
-            points = 100 * self._expected_loss(outputs)
-        else:
-            points = 100 * (self.score - (agreement if self.truths is None else self._score(outputs, self.truths)))
+            return AnswerLoss(self.metric, 100.0, float("inf"), each, None)
+        answers = self._decoded(outputs)
+        expects = self._expects and not self.has_truth
+        points = 100 * (self._expected_loss(outputs) if expects else self.score - self._score(answers)[1])
         if not np.isfinite(points):
             raise VitrailError(
                 f"{len(outputs)} calibration pictures are too few to measure {self.metric} on: give more"
             )
-        largest = max((one for _, one in differences if one is not None), default=None)
-        return AnswerLoss(self.metric, points, agreement, float(each.mean()), each, largest)
+        same_answers = embedding_agreement if self.task is None else self.task.same_answers
+        return AnswerLoss(self.metric, points, float(each.mean()), each, same_answers(self.answers, answers))
+
+    def distance(self, forward: Forward, indices: Sequence[int]) -> float:
+        """The mean distance of a model's outputs from float32's, on the images with these indices."""
+        expected = [self.expected[index] for index in indices]
+        pairs = zip(self._outputs(forward, indices), expected, strict=True)
+        return float(np.mean([self._distance(*pair) for pair in pairs]))
 
     @property
     def _expects(self) -> bool:
@@ -100,25 +97,19 @@ class AnswerJudge:
         answers = torch.cat(list(outputs)).argmax(-1, keepdim=True)
         return float((wanted.amax(-1) - wanted.gather(-1, answers)[:, 0]).mean())
 
-    def distance(self, forward: Forward, indices: Sequence[int]) -> float:
-        """The mean distance of a model's outputs from float32's, on the images with these indices."""
-        expected = [self.expected[index] for index in indices]
-        pairs = zip(self._outputs(forward, indices), expected, strict=True)
-        return float(np.mean([self._difference(*pair)[0] for pair in pairs]))
-
     def _outputs(self, forward: Forward, indices: Sequence[int]) -> list[Tensor]:
         return [torch.from_numpy(np.array(forward(self.inputs[index]))).float() for index in indices]
 
-    def _score(self, outputs: Sequence[Tensor], truths: Sequence[Any]) -> float:
-        """Of all images, 1 at best: the task's metric, or the mean cosine with float32's embeddings."""
+    def _score(self, answers: Sequence[Tensor]) -> tuple[str, float]:
+        """The task's metric over all images, 1 at best; of embeddings the mean cosine with float32's."""
         if self.task is None:
-            pairs = zip(outputs, self.expected, strict=True)
-            return float(np.mean([torch.cosine_similarity(*pair).item() for pair in pairs]))
-        rows = self._decoded(outputs)
+            cosines = [torch.cosine_similarity(*pair, dim=0) for pair in zip(answers, self.answers, strict=True)]
+            return "cosine similarity", float(torch.stack(cosines).mean())
+        rows = list(answers)
         if isinstance(self.task, DenseTask):
-            rows = [self.task.compare(*pair) for pair in zip(rows, truths, strict=True)]
-        results = self.task.evaluate(torch.stack(rows), self.task.encode(truths), bootstrap=0)
-        return self.task.agreement(results["metrics"])
+            rows = [self.task.compare(*pair) for pair in zip(rows, self.truths, strict=True)]
+        results = self.task.evaluate(torch.stack(rows), self.task.encode(self.truths), bootstrap=0)
+        return self.task.judged_by(results["metrics"])
 
     def _decoded(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """(1, ...) each -> what the task takes for one image; maps and boxes in the picture's own pixels."""
@@ -130,17 +121,13 @@ class AnswerJudge:
             decoded += self.task.decode(output, [image.letterbox])
         return decoded
 
-    def _difference(self, outputs: Tensor, expected: Tensor) -> tuple[float, float | None]:
-        """The distance, and the largest difference of a probability."""
+    def _distance(self, outputs: Tensor, expected: Tensor) -> float:
         link = "" if self.task is None else self.task.link
         if link in ("softmax", "sigmoid"):
-            got, wanted = (
-                torch.softmax(values, -1) if link == "softmax" else torch.sigmoid(values)
-                for values in (outputs, expected)
-            )
-            return float((got - wanted).abs().sum() / 2), float((got - wanted).abs().max())
+            probabilities = partial(torch.softmax, dim=-1) if link == "softmax" else torch.sigmoid
+            return float((probabilities(outputs) - probabilities(expected)).abs().sum() / 2)
         spread = (expected - expected.mean()).norm().clamp(min=1e-12)
-        return float((outputs - expected).norm() / spread), None
+        return float((outputs - expected).norm() / spread)
 
 
 def _expected(checkpoint: Checkpoint, inputs: NormalisedImages) -> list[Tensor]:

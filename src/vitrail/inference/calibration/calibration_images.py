@@ -38,13 +38,13 @@ class CalibrationImages:
     truths: Sequence[Any] | None = None  # what is true of each, as `Task.pseudo_label` gives it; None: nobody knows
 
     def split(self) -> tuple[CalibrationImages, CalibrationImages]:
-        """Two thirds and one third, every third picture; with fewer than three, all of them twice."""
-        every = range(len(self.images))
-        if len(every) < 3:
+        """Two thirds and one third, in no order, for the pictures of a run have one of each class in turn; with fewer
+        than three, all of them twice."""
+        count = len(self.images)
+        if count < 3:
             return self, self
-        return self.part([index for index in every if index % 3]), self.part(
-            [index for index in every if not index % 3]
-        )
+        order = permutation(0, 0, count).tolist()
+        return self.part(sorted(order[count // 3 :])), self.part(sorted(order[: count // 3]))
 
     def part(self, indices: Sequence[int]) -> CalibrationImages:
         """Some of them."""

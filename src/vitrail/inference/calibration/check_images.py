@@ -18,7 +18,7 @@ Calibration: TypeAlias = str | Path | Sequence[Source]
 
 
 def check_images(
-    processor: ImageProcessor, checkpoint: Checkpoint, path: Path | None, calibration: Calibration | None
+    checkpoint: Checkpoint, path: Path | None = None, calibration: Calibration | None = None
 ) -> CalibrationImages | None:
     """Those of a folder, if calibration names one; else those that travel with the model of this path; else those that
     calibration lists, of which the unreadable are left out. None: there are none.
@@ -27,6 +27,7 @@ def check_images(
         return calibration_images(checkpoint, folder=calibration)
     if path is not None and path.exists() and calibration_file(path).is_file():
         return calibration_images(checkpoint, path)
+    processor = ImageProcessor(checkpoint.preprocessing, checkpoint.config.is_dense)
     at_hand = []
     for source in _spread(calibration or ()):
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.graphs import quantize, quantize_onnx
-from vitrail.graphs.quantize_search import Int8Choice, make_int8, search_int8
+from vitrail.graphs.quantize_search import Int8Choice, Int8Graph, make_int8, search_int8
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.text import counted
@@ -30,18 +30,29 @@ def quantized_model(
     one; it is kept as it is. allowed_drop: points that it may lose; VitrailError above. hint: what runs between int8
     layers, f32 or, with OpenVINO, bf16.
     """
-    graphs = quantize_onnx if type(model).__name__ == "ModelProto" else quantize
+    graphs = graphs_of(model)
     fitted, held_out = calibration.split()
     judge = AnswerJudge(checkpoint, held_out)
-    inputs = NormalisedImages(fitted.images, checkpoint.preprocessing)
-    choice = search_int8(graphs, model, inputs, judge, allowed_drop, hint)
-    if choice.loss.points <= allowed_drop:
-        int8 = make_int8(graphs, model, NormalisedImages(calibration.images, checkpoint.preprocessing), choice)
-        measured = judge(graphs.compiled(int8, hint))  # it has seen these pictures: no praise, but a surprise counts
-        choice = replace(choice, loss=max(choice.loss, measured, key=lambda loss: loss.points))
+    choice = search_int8(
+        graphs, model, NormalisedImages(fitted.images, checkpoint.preprocessing), judge, allowed_drop, hint
+    )
+    check_loss(choice, allowed_drop)
+    int8 = make_int8(graphs, model, NormalisedImages(calibration.images, checkpoint.preprocessing), choice)
+    measured = judge(graphs.compiled(int8, hint))  # it has seen these pictures: no praise, but a surprise counts
+    choice = replace(choice, loss=max(choice.loss, measured, key=lambda loss: loss.points))
+    check_loss(choice, allowed_drop)
+    return int8, record_of(choice, calibration)
+
+
+def graphs_of(model: Any) -> Int8Graph:
+    """What quantises an `onnx.ModelProto`, or an `openvino.Model`."""
+    return quantize_onnx if type(model).__name__ == "ModelProto" else quantize
+
+
+def check_loss(choice: Int8Choice, allowed_drop: float) -> None:
+    """VitrailError with the figures where it loses more than so many points."""
     if choice.loss.points > allowed_drop:
         raise VitrailError(f"int8 is refused: {in_words(choice)}, {allowed_drop:g} are allowed; use bf16 or fp32")
-    return int8, record_of(choice, calibration)
 
 
 def record_of(choice: Int8Choice, calibration: CalibrationImages) -> dict[str, Any]:
@@ -61,20 +72,21 @@ def record_of(choice: Int8Choice, calibration: CalibrationImages) -> dict[str, A
 def in_words(choice: Int8Choice) -> str:
     """One line on a choice: what it loses, and how it was made."""
     loss: AnswerLoss = choice.loss
-    largest = "" if loss.largest is None else f", a probability changes by up to {loss.largest:.2g}"
+    agreement = "" if loss.agreement is None else f", {loss.agreement.in_words()}"
     kept = f"{len(choice.in_float)} of {counted(choice.layers, 'layer')} in float"
     made = f"SmoothQuant {_alpha(choice.alpha)}, {kept}"
     pictures = counted(len(loss.each), "picture")
-    return f"it loses {loss.points:.2f} points of {loss.metric} on {pictures}{largest} ({made})"
+    return f"it loses {loss.points:.2f} points of {loss.metric} on {pictures}{agreement} ({made})"
 
 
 def _loss(loss: AnswerLoss) -> dict[str, Any]:
+    same = loss.agreement
     return {
         "metric": loss.metric,
         "points": loss.points,
-        "agreement": loss.agreement,
         "distance": loss.distance,
-        "largest_probability_difference": loss.largest,
+        "agreement": None if same is None else same.share,
+        "largest_probability_difference": same.largest if same is not None and same.of == "probability" else None,
     }
 
 

@@ -71,6 +71,7 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
         "cost": costs.to_dict(),
         "patch_sizes": [_row(row, bytes_per_value, measure) for row in patch_size_variants(at_size)],
         "engines": [] if checkpoint is None else _engines(checkpoint),
+        "int8": [] if checkpoint is None else _int8(checkpoint),
         "checkpoint": None if checkpoint is None else _checkpoint(checkpoint),
         "calibration_images": None if checkpoint is None else count_calibration(calibration_file(source)),
     }
@@ -108,6 +109,14 @@ def _engines(checkpoint: Checkpoint) -> list[dict[str, Any]]:
     return [{**asdict(choice), "words": choice.in_words()} for choice in choices_of(fingerprint(checkpoint))]
 
 
+def _int8(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """The figures of the network in int8, where it was asked for on this machine."""
+    from vitrail.inference.backends.graph_cache import fingerprint
+    from vitrail.inference.backends.int8_record import int8_records, int8_words
+
+    return [{**record, "words": int8_words(record)} for record in int8_records(fingerprint(checkpoint))]
+
+
 # ---- as text
 
 
@@ -123,6 +132,7 @@ def to_text(description: dict[str, Any]) -> str:
         parts.append(_checkpoint_lines(description["checkpoint"], description["calibration_images"]))
     if description["engines"]:
         parts.append(_engine_lines(description["engines"]))
+    parts += [f"{record['words']} ({record['calibration']})" for record in description["int8"]]
     parts += [_config_lines(description["config"]), _patch_table(description)]
     return "\n\n".join(parts)
 

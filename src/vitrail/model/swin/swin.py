@@ -88,7 +88,7 @@ class Swin(Encoder):
         """The final norm: (B, M, D) -> (B, M, D)."""
         return self.norm(x)
 
-    def pool_tokens(self, x: Tensor) -> Tensor:
+    def pool_tokens(self, x: Tensor, sizes: Tensor | None = None) -> Tensor:
         """(B, N, D), after `norm_tokens` -> the mean, (B, D)."""
         return x.mean(dim=1)
 

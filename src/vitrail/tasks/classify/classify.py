@@ -73,11 +73,11 @@ class Classify(Labelling):
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> ClassMetrics:
         return ClassMetrics(logits, targets)
 
-    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-        return {"probabilities": outputs.softmax(-1)}
-
     def pseudo_label(self, output: Tensor) -> int:
         return int(output.argmax())
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"probabilities": outputs.softmax(-1)}
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         probabilities = torch.softmax(torch.from_numpy(self._numbers(outputs)), 1).numpy()

@@ -217,9 +217,9 @@ class Depth(DenseTask):
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         return self.quick_values(self._depth_metrics(outputs).metrics, len(outputs))
 
-    def agreement(self, metrics: Mapping[str, float]) -> float:
-        """By AbsRel: a factor of 1.25 is too wide for what engines differ by."""
-        return 1 - metrics["AbsRel"]
+    def judged_by(self, metrics: Mapping[str, float]) -> tuple[str, float]:
+        """AbsRel: a factor of 1.25 is too wide for what engines differ by."""
+        return "AbsRel", 1 - metrics["AbsRel"]
 
     def evaluate(
         self, outputs: Tensor, targets: Tensor, *, bootstrap: int = 1000, seed: int = 0, groups: Groups | None = None

@@ -1,16 +1,20 @@
 """Which answer belongs to which object: one to one for what the model says in the end (Hungarian), many to one for the
-proposals of the patches (task-aligned assignment), so that they learn from every place that an object covers."""
+proposals of the patches (task-aligned assignment), so that they learn from every place that an object covers. And which
+boxes of two engines are the same object."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement
 from vitrail.tasks.detect.box_geometry import giou, iou, pairwise, to_corners
 
 CLASS_COST, L1_COST, GIOU_COST = 2.0, 5.0, 2.0  # as in Deformable DETR
+OVERLAP = 0.9  # from which on two boxes of a class are the same object in the same place
 CANDIDATES = 9  # places that learn an object
 IMPOSSIBLE = 1e6  # the cost of what is no number: a model that has diverged is to fail in its loss, not here
 
@@ -86,3 +90,31 @@ def _inside(places: Tensor, boxes: Tensor) -> Tensor:
     inside = (away < 0.4 * boxes[:, None, 2:]).all(-1)
     nearest = away.square().sum(-1).argmin(1)
     return inside.scatter_(1, nearest[:, None], True)
+
+
+def box_agreement(reference: Sequence[Tensor], others: Sequence[Tensor], threshold: float) -> Agreement:
+    """Detections (n, 7) of each picture (see `Detect.decode`): the same are those that both find, in pairs of one class
+    that overlap by 0.9; compared are all that one of them finds."""
+    same = compared = 0
+    largest = 0.0
+    for one, other in zip(reference, others, strict=True):
+        first, second = (rows[rows[:, 1] >= threshold] for rows in (one, other))
+        pairs = _paired(first, second)
+        same += len(pairs)
+        compared += len(first) + len(second) - len(pairs)
+        largest = max([largest, *(abs(float(first[i, 1] - second[j, 1])) for i, j in pairs)])
+    return Agreement(same, compared, "objects", largest, "score", MOST_PROBABILITY)
+
+
+def _paired(first: Tensor, second: Tensor) -> list[tuple[int, int]]:
+    """Each with the one that overlaps it most, the best overlaps first; a detection is in one pair at most."""
+    overlaps = pairwise(iou, first[:, 2:6], second[:, 2:6]) * (first[:, None, 0] == second[None, :, 0])
+    pairs, taken = [], set()
+    for place in torch.argsort(overlaps.flatten(), descending=True).tolist():
+        i, j = divmod(place, len(second))
+        if overlaps[i, j] < OVERLAP:
+            break
+        if ("first", i) not in taken and ("second", j) not in taken:
+            taken |= {("first", i), ("second", j)}
+            pairs.append((i, j))
+    return pairs

@@ -17,9 +17,9 @@ from vitrail.model.heads.box_heads import DecoderOutputs
 from vitrail.tasks.agreement import Agreement
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.detect.average_precision import measure_precision
-from vitrail.tasks.detect.box_agreement import box_agreement
 from vitrail.tasks.detect.box_geometry import area, distinct_rounds, to_centres, to_corners
 from vitrail.tasks.detect.box_loss import decoder_loss, scored_loss, softmax_loss
+from vitrail.tasks.detect.box_matching import box_agreement
 from vitrail.tasks.detect.box_metrics import LEAST, BoxMetrics, counted
 from vitrail.tasks.detect.box_report import box_report
 from vitrail.tasks.detect.box_targets import BoxTargets

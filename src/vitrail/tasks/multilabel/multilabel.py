@@ -80,11 +80,11 @@ class MultiLabel(Labelling):
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> LabelMetrics:
         return LabelMetrics(logits, targets)
 
-    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-        return {"probabilities": outputs.sigmoid()}
-
     def pseudo_label(self, output: Tensor) -> tuple[int, ...]:
         return tuple(torch.nonzero(output > 0).flatten().tolist())
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"probabilities": outputs.sigmoid()}
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """`labels` are those above 0.5, `top` the most probable ones: as many as asked, but all that are above 0.5."""

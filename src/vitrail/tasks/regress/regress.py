@@ -109,11 +109,11 @@ class Regress(Task):
             "worst": number_metrics.worst(self.labels),
         }
 
-    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-        return {"values": outputs}
-
     def pseudo_label(self, output: Tensor) -> tuple[float, ...]:
         return tuple(output.tolist())
+
+    def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"values": outputs}
 
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]

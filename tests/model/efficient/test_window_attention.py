@@ -59,7 +59,7 @@ def allowed(prefix: int, grid: tuple[int, int], window: int) -> Tensor:
 
 def reference_blocks(model: ViT, images: Tensor, global_blocks: set[int]) -> list[Tensor]:
     """Every block's output by plain full attention with a mask, from the model's weights alone."""
-    x, rope, grid = model.embed(images)
+    x, rope, grid, _ = model.embed(images)
     mask = allowed(model.config.prefix, grid, model.config.attention_window)
     outputs = []
     for index, block in enumerate(model.blocks):

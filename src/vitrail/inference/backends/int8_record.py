@@ -1,0 +1,31 @@
+"""What is known of a network in int8: its figures travel in the file of its graph."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vitrail.inference.backends.graph_cache import ENDING, GraphCache
+from vitrail.text import counted
+
+INT8 = "-int8"  # in the name of a graph
+
+
+def int8_words(record: dict[str, Any]) -> str:
+    """One line: what it loses, and on what that was measured."""
+    loss = record["loss"]
+    largest = loss["largest_probability_difference"]
+    difference = "" if largest is None else f", largest difference of a probability {largest:.2g}"
+    held_out = counted(record["held_out"], "picture")
+    return f"int8 loses {loss['points']:.2f} points of {loss['metric']} on {held_out}{difference}"
+
+
+def int8_records(fingerprint: str) -> list[dict[str, Any]]:
+    """The figures of the graphs in int8 that are kept here for a network, each with its format."""
+    cache = GraphCache(fingerprint)
+    records = []
+    for path in sorted(cache.folder.glob(f"*{INT8}-*{ENDING}")):
+        parts = cache.read(path.name.removesuffix(ENDING))
+        if parts is not None:
+            records.append(json.loads(bytes(parts[-1])) | {"format": path.name.partition(INT8)[0]})
+    return records

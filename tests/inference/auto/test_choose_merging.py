@@ -1,0 +1,113 @@
+"""How many tokens are merged: as told, or as many as the measured drop allows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from vitrail.errors import VitrailError
+from vitrail.inference.auto.choose_merging import choose_merging
+from vitrail.inference.backends.graph_cache import fingerprint
+from vitrail.inference.engine import Engine
+from vitrail.model.cost import merged_multiply_adds, multiply_adds
+from vitrail.model.presets import preset
+from vitrail.option_types import merged_tokens
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
+
+LABELS = ["cat", "dog", "owl"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(lively):
+    config = preset("mu/4", image_size=16, classes=3, depth=3)
+    return Checkpoint(lively(config), Preprocessing(size=(16, 16)), labels=LABELS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, checkpoint):
+    """24 pictures in folders of the classes that the model itself gives them, so that its accuracy is 1."""
+    root = tmp_path_factory.mktemp("pictures")
+    engine = Engine.open(checkpoint, precision="fp32")
+    for index in range(24):
+        pixels = torch.randint(256, (16, 16, 3), generator=torch.Generator().manual_seed(index), dtype=torch.uint8)
+        picture = Image.fromarray(pixels.numpy())
+        [answer] = engine.answer(engine.outputs([engine.read(picture)]))
+        (root / answer["label"]).mkdir(exist_ok=True)
+        picture.save(root / answer["label"] / f"{index}.png")
+    return root
+
+
+def same_answers(checkpoint, folder, r):
+    """How many answers merging leaves as they are, counted without what chooses r."""
+    paths = sorted(folder.rglob("*.png"))
+    plain, merged = (
+        vitrail.Predictor(checkpoint, precision="fp32", merge_tokens=tokens).predict(paths) for tokens in (0, r)
+    )
+    same = [one.answer["label"] == other.answer["label"] for one, other in zip(plain, merged, strict=True)]
+    return sum(same) / len(same)
+
+
+@pytest.mark.parametrize(("text", "value"), [("8", 8), ("0.5%", 0.005), ("2 %", 0.02), (3, 3), (0.01, 0.01), ("0", 0)])
+def test_a_number_of_tokens_or_a_share(text, value):
+    assert merged_tokens(text) == value
+    assert isinstance(merged_tokens(text), type(value))
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "100%", "nan%", "", -3, None])
+def test_anything_else_is_refused_in_one_sentence(text):
+    with pytest.raises(VitrailError, match="merge_tokens is"):
+        merged_tokens(text)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("allowed", [0.0, 0.05, 0.2, 0.9])
+def test_the_most_tokens_that_stay_within_the_drop(checkpoint, folder, labelled, allowed):
+    """The model is right about all pictures, so the drop of accuracy and that of agreement are the same."""
+    calibration = folder if labelled else sorted(folder.rglob("*.png"))
+    merging = choose_merging(Engine.open(checkpoint), allowed, calibration)
+    shares = {r: same_answers(checkpoint, folder, r) for r in range(6)}
+    assert shares[merging.r] >= 1 - allowed
+    assert merging.r == 5 or shares[merging.r + 1] < 1 - allowed
+    assert ("labelled" in merging.change) == (labelled and merging.r > 0)
+
+
+def test_the_checkpoint_itself_never_merges(checkpoint, folder):
+    paths = sorted(folder.rglob("*.png"))
+    plain = Engine.open(checkpoint, precision="fp32")
+    merging = Engine.open(checkpoint, precision="fp32", merge_tokens=5)
+    images = plain.transform([plain.read(path).pixels for path in paths])
+    before = plain.forward(images)
+    assert not torch.equal(merging.forward(images), before)
+    assert torch.equal(merging.forward(images), checkpoint.model.with_merged_tokens(5)(images))
+    assert torch.equal(plain.forward(images), before)
+    assert fingerprint(plain.network) != fingerprint(merging.network)  # a kept graph of one is none of the other
+
+
+def test_a_line_says_what_merging_brings_and_costs(checkpoint, folder, capfd):
+    Engine.open(checkpoint, merge_tokens="90%", calibration=folder)
+    line = capfd.readouterr().err
+    assert "merging 5 tokens a block: " in line and "fewer multiply-adds" in line and "times as fast" in line
+    assert "accuracy" in line and "24 labelled pictures" in line and "--merge-tokens 5" in line
+    Engine.open(checkpoint, merge_tokens=2)
+    assert "merging 2 tokens a block: " in capfd.readouterr().err
+
+
+def test_without_pictures_the_drop_cannot_be_measured(checkpoint):
+    with pytest.raises(VitrailError, match="no pictures to measure"):
+        Engine.open(checkpoint, merge_tokens="0.5%")
+
+
+def test_multiply_adds_are_those_of_the_tokens_that_are_left():
+    config = preset("S/16")
+    assert merged_multiply_adds(config, 0) == multiply_adds(config)
+    by_hand, tokens, width = multiply_adds(config) - 12 * (12 * 197 * 384**2 + 2 * 197**2 * 384), 197, 384
+    for block in range(12):
+        by_hand += 4 * tokens * width**2 + 2 * tokens**2 * width
+        if block < 11:
+            by_hand += 64 * ((tokens - 1) // 2) ** 2  # the matching
+            tokens -= 8
+        by_hand += 8 * tokens * width**2
+    assert merged_multiply_adds(config, 8) == by_hand
