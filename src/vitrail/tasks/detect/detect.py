@@ -172,8 +172,8 @@ class Detect(DenseTask):
         return NEVER if softmax else USUAL
 
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-        """As `decode`, by operations of fixed shapes: a box without an area, or that non-maximum suppression leaves out,
-        has a score of 0."""
+        """As `decode`, by operations of fixed shapes: a box without an area, or that non-maximum suppression leaves
+        out, has a score of 0."""
         softmax = self.softmax(outputs)
         logits, boxes = outputs.split([outputs.shape[-1] - 4, 4], dim=-1)
         scores = logits.softmax(-1)[..., :-1] if softmax else logits.sigmoid()
