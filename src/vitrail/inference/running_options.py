@@ -22,7 +22,7 @@ class DeviceOptions(TypedDict, total=False):
     precision: Annotated[
         str,
         _running(
-            "auto, fp32 or bf16, whose heads torch runs in float32; or, with the engines openvino and onnxruntime, int8",
+            "auto, fp32 or bf16 (heads: float32); int8 with the engines openvino and onnxruntime",
             metavar="NAME",
             parse=precision,
             default="auto",
