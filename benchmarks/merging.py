@@ -18,18 +18,18 @@ from torch.nn import functional as F
 
 from vitrail.inference.engine import Engine
 from vitrail.model.cost import merged_multiply_adds, multiply_adds
+from vitrail.model.efficient.token_merging import merges_in_blocks
 from vitrail.model.encoder import Encoder
-from vitrail.model.token_merging import merges_in_blocks
 
 RESULTS = Path(__file__).parent / "results" / "merging.md"
 PAGE = """# What merging tokens costs
 
 {today}, torch {torch}, float32, no training. `python -m benchmarks.merging {model} {photos} --write`
 
-{model} on {count} photos of ImageNet classes. r patches are merged in each block (`model/token_merging.py`). 'same answer'
-compares with the network that merges nothing. One photo is {one:.2f} points, and the 95 % interval of an accuracy here is
-about {interval:.1f} points either way: rows a few photos apart are equal. The loss, cross-entropy of the true class, is
-steadier.
+{model} on {count} photos of ImageNet classes. r patches are merged in each block
+(`src/vitrail/model/efficient/token_merging.py`). 'same answer' compares with the network that merges nothing. One photo
+is {one:.2f} points, and the 95 % interval of an accuracy here is about {interval:.1f} points either way: rows a few
+photos apart are equal. The loss, cross-entropy of the true class, is steadier.
 
 | r | tokens in the last block | multiply-adds | accuracy | same answer | loss |
 |---|---|---|---|---|---|

@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from PIL import Image
 
-from vitrail.inference.engine import open_model
+from vitrail.inference.engine import Engine, open_model
 from vitrail.serving.app import create_app
 from vitrail.serving.http_server.draining_server import create_server
 from vitrail.serving.job_runner import JobRunner
@@ -194,8 +194,8 @@ class AppClient(Client):
 
     loop: asyncio.AbstractEventLoop | None = None  # one for all
 
-    def __init__(self, checkpoint: Checkpoint, **limits: float) -> None:
-        self.runner, self.app = create(checkpoint, **limits)
+    def __init__(self, model: Checkpoint | Engine, **limits: float) -> None:
+        self.runner, self.app = create(model, **limits)
         if AppClient.loop is None:
             AppClient.loop = asyncio.new_event_loop()
             threading.Thread(target=AppClient.loop.run_forever, daemon=True).start()
@@ -236,9 +236,9 @@ class AppClient(Client):
 
 
 def create(
-    checkpoint: Checkpoint, access: AccessPolicy | None = None, samples: Path | None = None, **limits: float
+    model: Checkpoint | Engine, access: AccessPolicy | None = None, samples: Path | None = None, **limits: float
 ) -> tuple[JobRunner, SecurityMiddleware]:
-    served = ServedModel(checkpoint, "model.safetensors", limits_from_options(**limits), device="cpu")
+    served = ServedModel(model, "model.safetensors", limits_from_options(**limits), device="cpu")
     runner = JobRunner(served, served.limits)
     files = read_samples("", samples) if samples is not None else []
     return runner, create_app(runner, access or AccessPolicy(), files)

@@ -42,7 +42,6 @@ def run_predict(
     then 1.
     """
     from vitrail.images.decode_limits import limit_decoding
-    from vitrail.inference.backends.backend import AUTO
     from vitrail.inference.image_processor import clipped_note
     from vitrail.inference.output.answer_files import pictures_in
     from vitrail.inference.output.writers import STDOUT
@@ -54,7 +53,7 @@ def run_predict(
         raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
     if [str(image) for image in images].count(STDIN) > 1:
         raise VitrailError("'-' is standard input, which can be read once: name it once")
-    measures = options["engine"] == AUTO or options["merge_tokens"] != 0
+    measures = options["engine"] != "torch" or options["merge_tokens"] != 0
     if measures and options["calibration"] is None and STDIN not in map(str, images):
         options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
     predictor = Predictor(model, **options)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.inference.backends.backend import AUTO, Backend, check_capture, load_backend
+from vitrail.inference.backends.backend import AUTO, Backend, Pictures, check_capture, load_backend
 from vitrail.inference.image_processor import ImageProcessor, ModelInput, Pixels
 from vitrail.inference.read_source import Source
 from vitrail.inference.sliding_window import run_windows
@@ -80,22 +80,24 @@ class Engine:
         onnxruntime; auto is the fastest here that gives torch's answers. device: cuda, mps or cpu; auto is the first of
         these that is there. The model moves to it, and stays there. precision: auto, fp32 or bf16; auto is bf16 where
         the device is fast in it. calibration: pictures to check an engine on, as `check_images` takes them.
-        merge_tokens: so many in each block, or "0.5%", as many as cost no more than that (`auto/merging.py`).
+        merge_tokens: so many in each block, or "0.5%", as many as cost no more than that (`auto/choose_merging.py`).
         """
         if isinstance(model, Engine):
             return model
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
         path = Path(model) if isinstance(model, str | Path) else None
         chosen_later = engine == AUTO or merge_tokens != 0
+        pictures = partial(_check_images, checkpoint, path, calibration)
         if chosen_later:
             backend = load_backend("torch", checkpoint, device=device)  # what the others are measured against
         else:
-            pictures = partial(_check_images, checkpoint, path, calibration)
             backend = load_backend(engine, checkpoint, device=device, precision=precision, pictures=pictures)
         opened = cls(checkpoint, backend, batch_size=batch_size)
         opened.path = path
         if chosen_later:
             opened.use(engine, precision, calibration, device, merge_tokens)
+        else:
+            _check_engine(opened, pictures)
         return opened
 
     def use(
@@ -109,9 +111,9 @@ class Engine:
         """Run on another backend from now on, the arguments being those of `open`; auto stays on the same device."""
         merging = None
         if merge_tokens != 0:
-            from vitrail.inference.auto import merging as auto_merging
+            from vitrail.inference.auto import choose_merging
 
-            self.network, merging = auto_merging.merge_tokens(self, merge_tokens, calibration)
+            self.network, merging = choose_merging.merge_tokens(self, merge_tokens, calibration)
         pictures = partial(_check_images, self.checkpoint, self.path, calibration)
         if engine == AUTO:
             from vitrail.inference.auto.choose import choose_backend
@@ -119,8 +121,9 @@ class Engine:
             self.backend = choose_backend(self, precision, pictures)
         else:
             self.backend = load_backend(engine, self.network, device=device, precision=precision, pictures=pictures)
+            _check_engine(self, pictures)
         if merging is not None:
-            auto_merging.print_merging(self, merging)
+            choose_merging.print_merging(self, merging)
 
     def with_fast_decode(self) -> Engine:
         """The same, but large JPEGs are decoded at reduced scale: faster, and probabilities change a little."""
@@ -233,3 +236,11 @@ def _check_images(
     from vitrail.inference.calibration.check_images import check_images
 
     return check_images(checkpoint, path, calibration)
+
+
+def _check_engine(engine: Engine, pictures: Pictures) -> None:
+    if engine.backend.name == "torch":
+        return
+    from vitrail.inference.auto.named_engine import check_engine
+
+    check_engine(engine, pictures)

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
+from vitrail.model.efficient.window_attention import Windows, attend_in_windows
 from vitrail.model.positions import RelativeBias, rotate
 from vitrail.model.precision import computes_bf16, without_autocast
-from vitrail.model.window_attention import Windows, attend_in_windows
 
 QUERY_ROWS = 256  # attention rows computed at a time: the (M, M) map of a large image is never held as a whole
 BY_MATMUL_TOKENS = 264  # the longest sequence that trains by plain matmul: 256 px in patches of 16, and some registers

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from vitrail.model.attention import QUERY_ROWS, AttentionGroup, SelfAttention, attention_weights
 from vitrail.model.config import ViTConfig
+from vitrail.model.efficient.token_merging import TokenMerging, attention_bias
+from vitrail.model.efficient.window_attention import Windows, window_bias
 from vitrail.model.positions import Grid
-from vitrail.model.token_merging import TokenMerging, attention_bias
-from vitrail.model.window_attention import Windows, window_bias
 
 
 def activate(x: Tensor, activation: str) -> Tensor:

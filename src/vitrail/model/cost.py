@@ -166,7 +166,7 @@ def multiply_adds(config: EncoderConfig, batch: int = 1) -> int:
 def merged_multiply_adds(config: EncoderConfig, r: int) -> int:
     """Of one image, where a plain ViT merges r tokens in each block (`token_merging.py`), the matching included."""
     assert isinstance(config, ViTConfig)
-    from vitrail.model.token_merging import merges_in_blocks  # torch, where merging is asked for
+    from vitrail.model.efficient.token_merging import merges_in_blocks  # torch, where merging is asked for
 
     total, width, tokens = multiply_adds(config), config.width, config.tokens
     left = tokens
@@ -208,7 +208,7 @@ def window_entries(config: EncoderConfig) -> int | None:
     """How many pairs of tokens one head of a ViT's block with windows compares; None where there is no such block."""
     if not isinstance(config, ViTConfig) or not any(config.block_windows):
         return None
-    from vitrail.model.window_attention import Windows, compared_pairs  # torch, where windows are asked for
+    from vitrail.model.efficient.window_attention import Windows, compared_pairs  # torch, where windows are asked for
 
     return compared_pairs(Windows(config.attention_window, config.prefix, config.grid))
 

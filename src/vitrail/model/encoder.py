@@ -32,13 +32,13 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.model.attention import QUERY_ROWS, AttentionGroup
 from vitrail.model.block import Block
+from vitrail.model.efficient.token_merging import TokenMerging, check_merging
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
 from vitrail.model.heads.linear_head import LinearHead
 from vitrail.model.patches import check_images, pad_to_patches
 from vitrail.model.positions import Grid
 from vitrail.model.precision import in_float32
-from vitrail.model.token_merging import TokenMerging, check_merging
 
 
 class Embedding(NamedTuple):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitrail.model.attention import attend, attention_weights
 from vitrail.model.block import MLP
 from vitrail.model.config import ViTConfig
-from vitrail.model.token_merging import attention_bias, mean_by_size
+from vitrail.model.efficient.token_merging import attention_bias, mean_by_size
 
 
 class AttentionPool(nn.Module):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.model.block import Block, LayerScaleDropPath
 from vitrail.model.config import ViTConfig
+from vitrail.model.efficient.token_merging import TokenMerging
 from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_head
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.heads.linear_head import LinearHead
@@ -20,7 +21,6 @@ from vitrail.model.pooling import AttentionPool, Pool
 from vitrail.model.positions import BlockPositions, Grid, RelativeBias, RotaryPositions, build_positions, resample
 from vitrail.model.precision import in_float32
 from vitrail.model.presets import vit_preset
-from vitrail.model.token_merging import TokenMerging
 
 
 class ViT(Encoder):

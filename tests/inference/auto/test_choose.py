@@ -14,8 +14,10 @@ from torch import Tensor
 
 import vitrail
 from vitrail.cli import main
+from vitrail.commands.predict import run_predict
 from vitrail.inference.auto import candidates as candidates_module
 from vitrail.inference.auto import choose as choose_module
+from vitrail.inference.auto import named_engine
 from vitrail.inference.auto.candidates import candidates
 from vitrail.inference.auto.choice_record import choices_of
 from vitrail.inference.auto.timing import median_seconds
@@ -64,6 +66,7 @@ def engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, float]
     needs: dict[str, tuple[str, ...]] = {"exact": (), "wrong": ()}
     monkeypatch.setattr(candidates_module, "NEEDS", needs)
     monkeypatch.setattr(choose_module, "NEEDS", needs)
+    monkeypatch.setattr(named_engine, "NEEDS", needs)
     monkeypatch.setattr(
         choose_module, "median_seconds", lambda runs: {name: seconds[name.partition(" ")[0]] for name in runs}
     )
@@ -194,6 +197,26 @@ def test_predict_in_the_shell_and_info(
     assert "toaster" in capsys.readouterr().err
 
 
+def test_an_engine_that_is_named_is_taken_and_compared_once(
+    save: Callable[..., Path], photos: Path, capsys: pytest.CaptureFixture[str], engines: dict[str, float]
+) -> None:
+    path = save()
+    assert run_predict(str(path), [str(photos)], engine="exact") == 0
+    assert "vitrail: exact in float32, 2.00 times as fast as torch in float32: the same answer for 12 of" in said(
+        capsys
+    )
+    assert run_predict(str(path), [str(photos)], engine="exact") == 0
+    assert "2.00 times" not in said(capsys)
+    for _ in range(2):  # a warning is repeated
+        assert Engine.open(path, engine="wrong", calibration=PICTURES).backend.name == "wrong"
+        assert "wrong in float32 does not give the answers of torch in float32: 4.00 times" in said(capsys)
+    engines["exact"] = 0.5
+    assert Engine.open(path, engine="exact", calibration=PICTURES, batch_size=1).backend.name == "exact"
+    assert "exact in float32 is not faster here than torch in float32" in said(capsys)
+    assert Engine.open(path, engine="exact", batch_size=2).backend.name == "exact"  # nothing to compare on
+    assert said(capsys) == ""
+
+
 def test_candidates_follow_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [str(one) for one in candidates("float32")] == ["torch in float32", "exact in float32", "wrong in float32"]
     monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device: True)
@@ -209,3 +232,10 @@ def test_engines_take_turns() -> None:
 
     seconds = median_seconds({"a": run("a"), "b": run("b")}, seconds=0.0)
     assert order == ["a", "b"] * 4 and set(seconds) == {"a", "b"}
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "serve"])
+def test_every_command_takes_the_same_engines(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert "auto|torch|compiled|openvino|onnxruntime" in "".join(capsys.readouterr().out.split())

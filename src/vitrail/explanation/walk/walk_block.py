@@ -11,10 +11,10 @@ from torch import Tensor
 
 from vitrail.explanation.token_names import token_name
 from vitrail.explanation.walk.walk_steps import Figure, Step, first, matrix, mosaic, shape_of
+from vitrail.model.efficient.window_attention import compared_pairs
 from vitrail.model.encoder import BlockStep
 from vitrail.model.positions import Grid
 from vitrail.model.vit import ViT
-from vitrail.model.window_attention import compared_pairs
 
 ALL_PAIRS = 512  # tokens up to which the whole map of scores is shown; beyond, only the query's row
 

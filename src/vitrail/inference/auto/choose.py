@@ -10,6 +10,7 @@ import copy
 import datetime
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,12 +48,13 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
     if engine.backend.device.type != "cpu":
         print_error(f"engine auto: torch on {engine.backend.device.type}; the other engines run on a CPU")
         return load_backend("torch", engine.network, device=str(engine.backend.device), precision=precision)
-    has_int8 = any(record["format"] == "openvino" for record in int8_records(fingerprint(engine.network)))
+    model = fingerprint(engine.network)
+    has_int8 = any(record["format"] == "openvino" for record in int8_records(model))
     found = candidates(precision, has_int8)
     if not any(is_installed(name) for name in NEEDS):
         print_error(f"engine auto: torch; {FAST} would bring OpenVINO and ONNX Runtime, which are often faster")
         return load_backend("torch", engine.network, device="cpu", precision=precision)
-    key = _key(engine, precision, has_int8)
+    key = choice_key(model, circumstances(engine) | {"precision": precision, "int8": has_int8})
     choice = read_choice(key)
     if choice is None or choice.candidate not in found:
         images = pictures()
@@ -63,7 +65,7 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
             )
             return load_backend("torch", engine.network, device="cpu", precision=precision)
         backends = _load_all(engine, found)
-        choice = _choose(engine, backends, images)
+        choice = choose(engine, backends, images)
         write_choice(key, choice)
         print_error(f"engine auto: {choice.in_words()} ({images.source})")
         return backends[choice.candidate]
@@ -71,18 +73,16 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
     return load_backend(choice.engine, engine.network, device="cpu", precision=choice.precision)
 
 
-def _key(engine: Engine, precision: str, has_int8: bool) -> str:
-    circumstances = {
-        "int8": has_int8,
+def circumstances(engine: Engine) -> dict[str, Any]:
+    """What a choice depends on besides the network."""
+    return {
         "machine": machine(),
-        "precision": precision,
         "size": engine.checkpoint.preprocessing.size,
         "batch": _timed_batch(engine),
         "preprocessing": engine.checkpoint.preprocessing.to_dict(),
         "task": engine.checkpoint.task,
         "decoding": None if engine.checkpoint.task == EMBED else engine.task.state_dict(),
     }
-    return choice_key(fingerprint(engine.network), circumstances)
 
 
 def _timed_batch(engine: Engine) -> int:
@@ -91,7 +91,7 @@ def _timed_batch(engine: Engine) -> int:
 
 def _load_all(engine: Engine, found: Sequence[Candidate]) -> dict[Candidate, Backend]:
     """Those of the candidates that can be loaded; what cannot is said."""
-    backends: dict[Candidate, Backend] = {REFERENCE: _reference(engine)}
+    backends: dict[Candidate, Backend] = {REFERENCE: reference_backend(engine)}
     for candidate in found[1:]:
         try:
             backends[candidate] = load_backend(
@@ -103,7 +103,7 @@ def _load_all(engine: Engine, found: Sequence[Candidate]) -> dict[Candidate, Bac
     return backends
 
 
-def _reference(engine: Engine) -> TorchBackend:
+def reference_backend(engine: Engine) -> TorchBackend:
     """Torch, in float32 also where the file's weights are of another type."""
     network = engine.network.model
     if next(network.parameters()).dtype != torch.float32:
@@ -111,7 +111,8 @@ def _reference(engine: Engine) -> TorchBackend:
     return TorchBackend(network, "float32")
 
 
-def _choose(engine: Engine, backends: Mapping[Candidate, Backend], images: CalibrationImages) -> Choice:
+def choose(engine: Engine, backends: Mapping[Candidate, Backend], images: CalibrationImages) -> Choice:
+    """The fastest of these backends, the reference among them, that keeps the promise on these pictures."""
     batch = _timed_batch(engine)
     pixels = [image.pixels for image in images.images[:batch]]
     timed = engine.processor.transform((pixels * batch)[:batch])

@@ -18,9 +18,9 @@ from vitrail.errors import VitrailError
 from vitrail.inference.auto.candidates import NEEDS, Candidate
 from vitrail.inference.auto.compare import compare
 from vitrail.inference.backends.torch_backend import TorchBackend
+from vitrail.inference.bench.bench_process import WorkerProcess
 from vitrail.inference.bench.contenders import choose_contenders
 from vitrail.inference.bench.matmul_peak import MatmulPeak
-from vitrail.inference.bench.worker_process import WorkerProcess
 from vitrail.inference.calibration.check_images import check_images
 from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ModelInput
@@ -173,7 +173,7 @@ def _merged_tokens(engine: Engine, plan: BenchPlan) -> int:
     """How many tokens are merged; a share is measured once, here, for all engines."""
     if plan.merge_tokens == 0:
         return 0
-    from vitrail.inference.auto.merging import merge_tokens
+    from vitrail.inference.auto.choose_merging import merge_tokens
 
     return merge_tokens(engine, plan.merge_tokens, plan.calibration)[1].r
 

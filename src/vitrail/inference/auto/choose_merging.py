@@ -86,7 +86,8 @@ def print_merging(engine: Engine, merging: Merging) -> None:
     less = 1 - merged_multiply_adds(config, merging.r) / multiply_adds(config)
     text = f"merging {merging.r} tokens a block: {100 * less:.0f} % fewer multiply-adds"
     if merging.change:
-        text += f", {_speedup(engine):.2f} times as fast" if merging.r else ""
+        measured = merging.r and engine.backend.precision != "int8"  # whose other network would be searched for minutes
+        text += f", {_speedup(engine):.2f} times as fast" if measured else ""
         text += f"; {merging.change}; --merge-tokens {merging.r} sets it without measuring"
     print_error(text)
 

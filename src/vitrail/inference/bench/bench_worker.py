@@ -1,4 +1,4 @@
-"""The process of one engine: JSON lines in, JSON lines out. `worker_process.py` is its other end.
+"""The process of one engine: JSON lines in, JSON lines out. `bench_process.py` is its other end.
 
 It loads the engine, says so, and then does what it is asked, one thing at a time. So its memory is that engine's, and
 another engine's threads cannot disturb its own: while one runs, the others wait for their next line.
@@ -10,20 +10,32 @@ import json
 import os
 import sys
 import time
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Forward: TypeAlias = "Callable[[Tensor], Tensor]"  # normalised (B, C, h, w) -> outputs (B, ...)
 
 LEAST_RUNS, MOST_RUNS = 3, 1000  # in one turn
-OUTPUTS_BATCH = 8
+OUTPUTS_BATCH = 10
 WARM_RUNS = 2
 
 
 def main() -> None:
-    """`python -m vitrail.inference.bench.worker`."""
+    """`python -m vitrail.inference.bench.bench_worker`."""
+    answer_requests(lambda **settings: Worker(engine_forward(**settings), settings["pictures"]))
+
+
+def answer_requests(load: Callable[..., Worker]) -> None:
+    """The loop of a worker's process: its settings come first, then what it shall do. Also for other people's engines
+    (`benchmarks/peers`)."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a runtime prints is no reply
     requests = map(json.loads, sys.stdin)
     try:
-        worker = Worker(**next(requests))
+        worker = load(**next(requests))
     except Exception as error:  # the parent puts it into one line
         _reply(replies, {"error": str(error).strip() or type(error).__name__})
         return
@@ -32,18 +44,23 @@ def main() -> None:
         _reply(replies, getattr(worker, request.pop("do"))(**request))
 
 
-class Worker:
-    """An engine with the pictures that it is measured on."""
+def engine_forward(model: str, engine: str, precision: str, pictures: str, **options: Any) -> Forward:
+    """The forward pass of one of our engines."""
+    from vitrail.inference.engine import Engine
 
-    def __init__(self, model: str, pictures: str, engine: str, precision: str, **options: Any) -> None:
+    return Engine.open(
+        model, untrained=True, engine=engine, device="cpu", precision=precision, batch_size=1, **options
+    ).forward
+
+
+class Worker:
+    """A forward pass with the pictures that it is measured on: a file with (n, C, h, w), normalised."""
+
+    def __init__(self, forward: Forward, pictures: str) -> None:
         import numpy as np
 
-        from vitrail.inference.engine import Engine
-
-        self.engine = Engine.open(
-            model, untrained=True, engine=engine, device="cpu", precision=precision, batch_size=1, **options
-        )
-        self.pictures = np.load(pictures)  # (n, C, h, w), normalised
+        self.forward = forward
+        self.pictures = np.load(pictures, mmap_mode="r")
 
     def _batch(self, size: int) -> Any:
         import numpy as np
@@ -56,11 +73,11 @@ class Worker:
         from vitrail.inference.peak_memory import peak_bytes, reset_peak
 
         images = self._batch(batch)
-        self.engine.forward(images)  # compiles, allocates, picks kernels
+        self.forward(images)  # compiles, allocates, picks kernels
         reset_peak()
         for _ in range(WARM_RUNS):
             before = time.perf_counter()
-            self.engine.forward(images)
+            self.forward(images)
             seconds = time.perf_counter() - before
         return {"peak_bytes": peak_bytes(), "seconds": seconds}
 
@@ -69,7 +86,7 @@ class Worker:
         images, times = self._batch(batch), list[float]()
         while len(times) < LEAST_RUNS or (sum(times) < seconds and len(times) < MOST_RUNS):
             before = time.perf_counter()
-            self.engine.forward(images)
+            self.forward(images)
             times.append(time.perf_counter() - before)
         return {"seconds": times}
 
@@ -79,7 +96,7 @@ class Worker:
         import torch
 
         parts = [
-            self.engine.forward(torch.from_numpy(self.pictures[start : start + OUTPUTS_BATCH])).numpy()
+            self.forward(torch.from_numpy(np.array(self.pictures[start : start + OUTPUTS_BATCH]))).numpy()
             for start in range(0, len(self.pictures), OUTPUTS_BATCH)
         ]
         np.save(path, np.concatenate(parts))

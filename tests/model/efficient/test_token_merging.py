@@ -13,9 +13,9 @@ from vitrail.graphs.no_telemetry import import_silently
 from vitrail.graphs.onnx_graph import onnx_model
 from vitrail.graphs.openvino_graph import openvino_model
 from vitrail.graphs.trace import IMAGES, OUTPUTS, trace
+from vitrail.model.efficient.token_merging import TokenMerging, match, merges_in_blocks
 from vitrail.model.encoder import Capture
 from vitrail.model.presets import build_network, preset
-from vitrail.model.token_merging import TokenMerging, match, merges_in_blocks
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 

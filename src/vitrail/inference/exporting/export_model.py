@@ -20,8 +20,15 @@ from vitrail.graphs.answer_pass import EXTRAS, AnswerPass, Normalisation, weight
 from vitrail.graphs.graph_file import METADATA, Run
 from vitrail.graphs.trace import EXAMPLES, IMAGES, network_at, trace_module
 from vitrail.inference.engine import task_of
-from vitrail.inference.export_check import Check, check_images, compare, refuse_if_off, run_in_batches, torch_run
-from vitrail.inference.export_int8 import Int8Request, check_int8, int8_graph
+from vitrail.inference.exporting.export_check import (
+    Check,
+    check_images,
+    compare,
+    refuse_if_off,
+    run_in_batches,
+    torch_run,
+)
+from vitrail.inference.exporting.export_int8 import Int8Request, check_int8, int8_graph
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.tasks.registry import EMBED
 from vitrail.tasks.task import Task
@@ -89,7 +96,7 @@ def export_checkpoint(checkpoint: Checkpoint, folder: Path, settings: ExportSett
         "calibration": calibration_of(checkpoint, task),
         "input": _described_input(settings, inputs),
         "outputs": _described_outputs(task, expected),
-        "grid": [side // patch for side, patch in zip(size, checkpoint.config.patch_size, strict=True)],
+        "grid": [-(-side // cell) for side, cell in zip(size, checkpoint.config.levels[-1].cell, strict=True)],
         "precision": settings.precision,
         **({} if record is None else {"int8": record}),
     }
@@ -116,26 +123,22 @@ def calibration_of(checkpoint: Checkpoint, task: Task | None) -> dict[str, Any]:
 
 
 def _refuse(folder: Path, file: str, settings: ExportSettings) -> None:
-    if settings.precision not in PRECISIONS:
-        raise VitrailError(f"there is no precision {settings.precision!r}: choose one of {', '.join(PRECISIONS)}")
     if settings.precision == "int8":
         check_int8(settings.format, settings.batch, settings.outputs)
     if folder.is_file():
         raise VitrailError(f"{folder} is a file: give a folder to write to")
-    if (folder / file).exists():
-        raise VitrailError(f"{folder / file} is already there: give another folder, or delete it first")
+    for name in (file, BESIDE):
+        if (folder / name).exists():
+            raise VitrailError(f"{folder / name} is already there: give another folder, or delete it first")
 
 
 def _format(name: str) -> tuple[str, Callable[[Path], Run]]:
     """A format's file, and how it is opened."""
-    formats: dict[str, tuple[str, Callable[[Path], Run]]] = {
-        "onnx": (onnx_graph.FILE, onnx_graph.open_onnx),
-        "openvino": (openvino_graph.FILE, openvino_graph.open_openvino),
-        "torch": (torch_graph.FILE, torch_graph.open_torch),
-    }
-    if name not in formats:
-        raise VitrailError(f"there is no format {name!r}: choose one of {', '.join(formats)}")
-    return formats[name]
+    if name == "onnx":
+        return onnx_graph.FILE, onnx_graph.open_onnx
+    if name == "openvino":
+        return openvino_graph.FILE, openvino_graph.open_openvino
+    return torch_graph.FILE, torch_graph.open_torch
 
 
 def _writer(

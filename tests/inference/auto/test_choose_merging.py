@@ -8,7 +8,7 @@ from PIL import Image
 
 import vitrail
 from vitrail.errors import VitrailError
-from vitrail.inference.auto.merging import choose_merging
+from vitrail.inference.auto.choose_merging import choose_merging
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.engine import Engine
 from vitrail.model.cost import merged_multiply_adds, multiply_adds

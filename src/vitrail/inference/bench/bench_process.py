@@ -7,22 +7,24 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 from vitrail.errors import VitrailError
 
 # -P: a folder called torch where the user stands is not torch
-COMMAND = (sys.executable, "-P", "-m", "vitrail.inference.bench.worker")
+COMMAND = (sys.executable, "-P", "-m", "vitrail.inference.bench.bench_worker")
 PATIENCE = 5.0  # seconds until a process that was told to end is ended
 
 
 class WorkerProcess:
-    """Started at once; `ask` waits for a reply. Ctrl-C reaches the parent alone, which ends its workers itself."""
+    """Started at once with its settings; `ask` waits for a reply. Ctrl-C reaches the parent alone, which ends its
+    workers itself."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, command: Sequence[str] = COMMAND, **settings: Any) -> None:
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  until `close`
         self._process = subprocess.Popen(
-            COMMAND,
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -1,0 +1,38 @@
+"""An engine that somebody names is taken, and compared with torch once: a line says how fast and how right it is."""
+
+from __future__ import annotations
+
+from vitrail.inference.auto.candidates import NEEDS, REFERENCE, Candidate
+from vitrail.inference.auto.choice_record import Choice, choice_key, read_choice, write_choice
+from vitrail.inference.auto.choose import choose, circumstances, reference_backend
+from vitrail.inference.backends.backend import Pictures
+from vitrail.inference.backends.graph_cache import fingerprint
+from vitrail.inference.engine import Engine
+from vitrail.terminal import print_error
+
+
+def check_engine(engine: Engine, pictures: Pictures) -> None:
+    """For engines other than torch, where there are pictures to compare on. int8 was judged when it was made."""
+    named = Candidate(engine.backend.name, engine.backend.precision)
+    if named.engine not in NEEDS or named.precision == "int8":
+        return
+    key = choice_key(fingerprint(engine.network), circumstances(engine) | {"named": list(named)})
+    choice = read_choice(key)
+    if choice is not None:
+        if choice.refused:  # a warning is worth repeating
+            print_error(_words(choice, named))
+        return
+    images = pictures()
+    if images is None:
+        return
+    choice = choose(engine, {REFERENCE: reference_backend(engine), named: engine.backend}, images)
+    write_choice(key, choice)
+    print_error(_words(choice, named))
+
+
+def _words(choice: Choice, named: Candidate) -> str:
+    if choice.candidate == named:
+        return choice.in_words()
+    if choice.refused:
+        return f"{named} does not give the answers of torch in float32: {choice.refused[str(named)]}"
+    return f"{named} is not faster here than torch in float32"
