@@ -13,7 +13,7 @@ from vitrail.options import Option, takes_options
 from vitrail.terminal import print_text
 
 if TYPE_CHECKING:
-    from vitrail.inference.export import ExportedModel
+    from vitrail.inference.exporting.export_model import ExportedModel
     from vitrail.weights.checkpoint import Checkpoint
 
 DYNAMIC = "dynamic"
@@ -63,7 +63,11 @@ class ExportOptions(TypedDict, total=False):
     ]
     images: Annotated[
         str | Path | None,
-        Option("pictures to check the file on: a file or a folder", metavar="FILE|DIR", unset="seeded noise"),
+        Option(
+            "pictures to check the file on, and to calibrate int8 on: a file or a folder",
+            metavar="FILE|DIR",
+            unset="seeded noise; int8: those that a run keeps beside its model",
+        ),
     ]
 
 
@@ -73,7 +77,13 @@ def export(model: str | Path | Checkpoint, out: str | Path, **options: Unpack[Ex
     `model.json` beside it with what the file's own metadata say. A file whose answers are not the model's is not left
     there."""
     from vitrail.inference.engine import open_model
-    from vitrail.inference.export import FORMATS, PRECISIONS, PREPROCESSING, ExportSettings, export_checkpoint
+    from vitrail.inference.exporting.export_model import (
+        FORMATS,
+        PRECISIONS,
+        PREPROCESSING,
+        ExportSettings,
+        export_checkpoint,
+    )
     from vitrail.weights.checkpoint import Checkpoint
 
     for name, known in (("format", FORMATS), ("precision", PRECISIONS), ("preprocessing", PREPROCESSING)):
@@ -90,6 +100,7 @@ def export(model: str | Path | Checkpoint, out: str | Path, **options: Unpack[Ex
         inside=options["preprocessing"] == "inside",
         outputs=tuple(options["outputs"]),
         images=options["images"],
+        model_path=None if isinstance(model, Checkpoint) else model,
     )
     checkpoint = model if isinstance(model, Checkpoint) else open_model(model)
     return export_checkpoint(checkpoint, Path(out), settings)

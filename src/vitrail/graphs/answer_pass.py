@@ -30,6 +30,33 @@ class Normalisation(NamedTuple):
     std: Sequence[float]
 
 
+class Normalise(nn.Module):
+    """uint8 pixels (B, h, w, C) -> normalised images (B, C, h, w)."""
+
+    scale: Tensor  # (1, C, 1, 1)
+    shift: Tensor
+
+    def __init__(self, normalisation: Normalisation) -> None:
+        super().__init__()
+        mean, std = (torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1) for values in normalisation)
+        self.register_buffer("scale", 1 / (255 * std))
+        self.register_buffer("shift", -mean / std)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels.permute(0, 3, 1, 2).float() * self.scale + self.shift
+
+
+class Answer(nn.Module):
+    """A network's outputs (B, ...) -> the answer by name. decode: see `AnswerPass`."""
+
+    def __init__(self, decode: Decode | None) -> None:
+        super().__init__()
+        self._decode = decode
+
+    def forward(self, outputs: Tensor) -> dict[str, Tensor]:
+        return {EMBEDDING: outputs.clone()} if self._decode is None else self._decode(outputs)
+
+
 class AnswerPass(nn.Module):
     """Images in, answers out, by name.
 
@@ -37,9 +64,6 @@ class AnswerPass(nn.Module):
     extras: names of EXTRAS that are given too. normalisation: it takes uint8 pixels (B, h, w, C) and normalises them
     itself; None: it takes normalised images (B, C, h, w).
     """
-
-    scale: Tensor  # (1, C, 1, 1)
-    shift: Tensor
 
     def __init__(
         self,
@@ -51,20 +75,19 @@ class AnswerPass(nn.Module):
         super().__init__()
         check_extras(network, extras)
         self.network, self.extras = network, tuple(extras)
-        self._decode = decode
-        if normalisation is not None:
-            mean, std = (torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1) for values in normalisation)
-            self.register_buffer("scale", 1 / (255 * std))
-            self.register_buffer("shift", -mean / std)
-        self.takes_pixels = normalisation is not None
+        self.answer = Answer(decode)
+        self.normalise = None if normalisation is None else Normalise(normalisation)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """What is given, by name: the answer first."""
-        if self.takes_pixels:
-            images = images.permute(0, 3, 1, 2).float() * self.scale + self.shift
+        half = {name: p.float() for name, p in self.named_parameters() if p.dtype == torch.bfloat16}
+        if half:  # weights that are kept in bfloat16 are float32 for this pass
+            answers: dict[str, Tensor] = functional_call(self, half, (images,))
+            return answers
+        if self.normalise is not None:
+            images = self.normalise(images)
         capture = Capture(blocks=[-1], all_tokens=PATCHES in self.extras) if self.extras else None
-        outputs = self._run(images, capture)
-        named = {EMBEDDING: outputs} if self._decode is None else self._decode(outputs)
+        named: dict[str, Tensor] = self.answer(self.network(images, capture=capture))
         if capture is None:
             return named
         step = capture.steps[self.network.depth - 1]
@@ -79,14 +102,6 @@ class AnswerPass(nn.Module):
                 [(_, rows)] = step.attention(torch.zeros(1, dtype=torch.long))  # [CLS] is the first token
                 named[name] = rows[:, :, 0, self.network.prefix :].unflatten(2, step.grid)
         return named
-
-    def _run(self, images: Tensor, capture: Capture | None) -> Tensor:
-        """The network, with weights that are kept in bfloat16 made float32 for this pass."""
-        half = {name: p.float() for name, p in self.network.named_parameters() if p.dtype == torch.bfloat16}
-        if not half:
-            return self.network(images, capture=capture)
-        outputs: Tensor = functional_call(self.network, half, (images,), {"capture": capture})
-        return outputs
 
 
 def check_extras(network: Encoder, extras: Sequence[str]) -> None:

@@ -52,6 +52,13 @@ def write_onnx(exported: torch.onnx.ONNXProgram, folder: Path, metadata: Mapping
     exported.save(folder / FILE, external_data=weights > MOST_BYTES)
 
 
+def write_onnx_proto(model: Any, folder: Path, metadata: Mapping[str, str]) -> None:
+    """The same for an `onnx.ModelProto`, which is below 2 GB."""
+    onnx = import_installed("onnx")
+    onnx.helper.set_model_props(model, dict(metadata))
+    onnx.save(model, folder / FILE)
+
+
 def open_onnx(folder: Path) -> Run:
     """The file as ONNX Runtime runs it."""
     onnxruntime = import_installed("onnxruntime")

@@ -11,6 +11,7 @@ from vitrail.inference.backends.backend import AUTO, BACKENDS
 from vitrail.option_types import count, merged_tokens, precision
 from vitrail.options import Option
 
+ENGINE_NAMES = (AUTO, *BACKENDS)  # options are resolved among the names of whoever inherits them: AUTO may be another
 _running = partial(Option, section="How the model is run")
 
 
@@ -21,7 +22,7 @@ class DeviceOptions(TypedDict, total=False):
     precision: Annotated[
         str,
         _running(
-            "auto, fp32, bf16 or, with the engine openvino, int8; torch's heads are always float32",
+            "auto, fp32 or bf16 (heads: float32); int8 with the engines openvino and onnxruntime",
             metavar="NAME",
             parse=precision,
             default="auto",
@@ -37,7 +38,7 @@ class RunningOptions(DeviceOptions, total=False):
         str,
         _running(
             "what runs the network; auto: the fastest here that gives torch's answers",
-            choices=(AUTO, *BACKENDS),
+            choices=ENGINE_NAMES,
             default="torch",
         ),
     ]

@@ -232,3 +232,10 @@ def test_engines_take_turns() -> None:
 
     seconds = median_seconds({"a": run("a"), "b": run("b")}, seconds=0.0)
     assert order == ["a", "b"] * 4 and set(seconds) == {"a", "b"}
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "serve"])
+def test_every_command_takes_the_same_engines(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert "auto|torch|compiled|openvino|onnxruntime" in "".join(capsys.readouterr().out.split())

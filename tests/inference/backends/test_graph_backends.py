@@ -18,7 +18,11 @@ from vitrail.errors import VitrailError
 from vitrail.inference.backends import graph_backend, openvino_backend
 from vitrail.inference.backends.backend import load_backend
 from vitrail.inference.backends.graph_backend import GraphBackend
+from vitrail.inference.backends.graph_cache import fingerprint
+from vitrail.inference.backends.int8_record import int8_records
 from vitrail.inference.backends.openvino_backend import OpenVinoBackend, core
+from vitrail.inference.calibration import quantized_model
+from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.engine import Engine
 from vitrail.inference.predictor import Predictor
 from vitrail.model.encoder import Encoder
@@ -188,6 +192,43 @@ def test_a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_onnxruntime_has_no_bf16() -> None:
     with pytest.raises(VitrailError, match="the engine onnxruntime does not compute in bf16.*: choose auto, fp32"):
         load_backend("onnxruntime", checkpoint_of("classify"), precision="bf16")
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+def test_int8_is_searched_once_on_pictures(
+    engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The search itself has tests of its own, and takes minutes."""
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    loss = {"points": 0.21, "metric": "accuracy", "largest_probability_difference": 0.04}
+    calls = []
+
+    def search(checkpoint: Checkpoint, model: Any, pictures: CalibrationImages, hint: str) -> Any:
+        calls.append((len(pictures.images), hint))
+        return model, {"loss": loss, "held_out": 2, "calibration": pictures.source}
+
+    monkeypatch.setattr(quantized_model, "quantized_model", search)
+    checkpoint = checkpoint_of("classify")
+    with pytest.raises(VitrailError, match="int8 needs pictures to be calibrated on.*: give a folder of pictures"):
+        Engine.open(checkpoint, engine=engine, precision="int8")
+    for _ in range(2):  # the second time without pictures
+        loaded = Engine.open(checkpoint, engine=engine, precision="int8", calibration=() if calls else pictures())
+        assert loaded.backend.precision == "int8"
+        words = "int8 loses 0.21 points of accuracy on 2 pictures, largest difference of a probability 0.04"
+        assert words in capsys.readouterr().err
+    assert calls == [(3, "f32")]
+    [record] = int8_records(fingerprint(checkpoint))
+    assert record["loss"] == loss and record["format"] == loaded.backend.graph_format
+    torch.testing.assert_close(  # another size runs without
+        loaded.forward(torch.zeros(1, 3, 32, 48)), checkpoint.model(torch.zeros(1, 3, 32, 48)), atol=2e-4, rtol=1e-3
+    )
+    assert "int8 was calibrated for another size: 32 x 48 px run in f32" in capsys.readouterr().err
+
+
+def test_torch_has_no_int8() -> None:
+    for engine in ("torch", "compiled"):
+        with pytest.raises(VitrailError, match="torch does not compute in int8: choose the engine openvino"):
+            Engine.open(checkpoint_of("classify"), engine=engine, precision="int8")
 
 
 @pytest.mark.parametrize("engine", GRAPHS)

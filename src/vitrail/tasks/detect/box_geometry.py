@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+ROUNDS = 32  # of suppression: right unless so many boxes of a class overlap one the next, each the next better
+
 
 def to_corners(boxes: Tensor) -> Tensor:
     """(cx, cy, w, h) -> (left, top, right, bottom)."""
@@ -56,6 +58,21 @@ def distinct(corners: Tensor, labels: Tensor, most: float) -> Tensor:
         if alive[one]:
             alive &= ~later[one]
     return alive.nonzero()[:, 0]
+
+
+def distinct_rounds(corners: Tensor, label: Tensor, overlap: float) -> Tensor:
+    """Non-maximum suppression of boxes (B, n, 4), best first: (B, n), True for those that stay.
+
+    `distinct` walks from box to box. Here all boxes are decided at once, again and again: after r rounds
+    every box is right that stands at the end of a chain of at most r boxes, each suppressing the next.
+    """
+    rank = torch.arange(corners.shape[1], device=corners.device)
+    clash = (label[:, :, None] == label[:, None]) & (pairwise(iou, corners, corners) > overlap)
+    worse = (clash & (rank[:, None] < rank)).to(corners.dtype)  # (B, n, n): the first would suppress the second
+    stays = torch.ones_like(corners[:, None, :, 0])  # (B, 1, n)
+    for _ in range(min(ROUNDS, corners.shape[1])):
+        stays = ((stays @ worse) < 0.5).to(corners.dtype)
+    return stays[:, 0] > 0.5
 
 
 def _shared(a: Tensor, b: Tensor) -> Tensor:

@@ -17,14 +17,13 @@ from vitrail.model.heads.box_heads import DecoderOutputs
 from vitrail.tasks.agreement import Agreement
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.detect.average_precision import measure_precision
-from vitrail.tasks.detect.box_geometry import to_centres, to_corners
+from vitrail.tasks.detect.box_geometry import area, distinct_rounds, to_centres, to_corners
 from vitrail.tasks.detect.box_loss import decoder_loss, scored_loss, softmax_loss
 from vitrail.tasks.detect.box_matching import box_agreement
 from vitrail.tasks.detect.box_metrics import LEAST, BoxMetrics, counted
 from vitrail.tasks.detect.box_report import box_report
 from vitrail.tasks.detect.box_targets import BoxTargets
 from vitrail.tasks.detect.boxes import Boxes
-from vitrail.tasks.detect.graph_boxes import best_boxes
 from vitrail.tasks.detect.nms import NEVER, USUAL, best_nms_iou, suppress, suppress_rows
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
@@ -173,10 +172,21 @@ class Detect(DenseTask):
         return NEVER if softmax else USUAL
 
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        """As `decode`, by operations of fixed shapes: a box without an area, or that non-maximum suppression leaves
+        out, has a score of 0."""
         softmax = self.softmax(outputs)
         logits, boxes = outputs.split([outputs.shape[-1] - 4, 4], dim=-1)
         scores = logits.softmax(-1)[..., :-1] if softmax else logits.sigmoid()
-        return best_boxes(scores, boxes, MOST, self.nms_overlap(softmax))
+        best, place = scores.flatten(1).topk(min(MOST, scores.shape[1] * self.outputs), dim=1)  # (B, n)
+        query = torch.div(place, self.outputs, rounding_mode="floor")
+        label = place - query * self.outputs
+        corners = to_corners(boxes.gather(1, query[..., None].expand(-1, -1, 4))).clamp(0.0, 1.0)
+        best = torch.where(area(corners) > 0, best, 0.0)
+        if self.nms_overlap(softmax) < NEVER:
+            best = torch.where(distinct_rounds(corners, label, self.nms_overlap(softmax)), best, 0.0)
+        best, order = best.topk(best.shape[1], dim=1)
+        corners = corners.gather(1, order[..., None].expand(-1, -1, 4))
+        return {"boxes": corners, "scores": best, "labels": label.gather(1, order)}
 
     def compare(self, decoded: Tensor, truth: Tensor) -> Tensor:
         kept = torch.zeros(MOST, 6)

@@ -27,7 +27,7 @@ ENOUGH_EPOCHS = 10.0
 SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)  # of the largest size, by side
 # Fine-tuning: the more patches, the more often must an image be seen before they pay. DeiT-Ti on one core for 2
 # minutes, one run each, at 224, 160 and 128 px: 100 photos of flowers 61.8 % (41 epochs), 65.8 (99) and 65.2 (160), 200
-# cats and dogs 88.1 % (20), 89.4 (48) and 86.9 (81). For 15 minutes, 3,430 flowers: 82.0 % (8), 81.9 (25), 82.9 (40).
+# cats and dogs 88.1 % (20), 89.4 (48) and 86.9 (81). For 15 minutes, 3,430 flowers: 82.0 % (8), 81.8 (25), 82.9 (40).
 # The epochs that are estimated below are about half of these.
 TUNED_ENOUGH_EPOCHS = 40.0  # at the published size; at a smaller one as many times fewer as it has fewer pixels
 TUNED_SHARES = (1.0, 5 / 7, 4 / 7)  # of the published size: 224, 160, 128 px

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.export import ExportedProgram
 
 from vitrail import __version__
 from vitrail.errors import VitrailError
@@ -21,7 +20,15 @@ from vitrail.graphs.answer_pass import EXTRAS, AnswerPass, Normalisation, weight
 from vitrail.graphs.graph_file import METADATA, Run
 from vitrail.graphs.trace import EXAMPLES, IMAGES, network_at, trace_module
 from vitrail.inference.engine import task_of
-from vitrail.inference.export_check import Check, check_images, compare, refuse_if_off, run_in_batches, torch_run
+from vitrail.inference.exporting.export_check import (
+    Check,
+    check_images,
+    compare,
+    refuse_if_off,
+    run_in_batches,
+    torch_run,
+)
+from vitrail.inference.exporting.export_int8 import Int8Request, check_int8, int8_graph
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.tasks.registry import EMBED
 from vitrail.tasks.task import Task
@@ -47,7 +54,8 @@ class ExportSettings:
     precision: str = "fp32"
     inside: bool = False  # whether the graph normalises the pixels itself
     outputs: tuple[str, ...] = ()  # names of EXTRAS
-    images: str | Path | None = None  # what the file is checked on; None: noise
+    images: str | Path | None = None  # what the file is checked on, and int8 calibrated on; None: noise
+    model_path: str | Path | None = None  # beside which a run has left pictures to calibrate on
 
     @property
     def input_name(self) -> str:
@@ -79,12 +87,8 @@ def export_checkpoint(checkpoint: Checkpoint, folder: Path, settings: ExportSett
     pixels, of = check_images(processor, settings.images)
     inputs = np.stack(pixels) if settings.inside else processor.transform(pixels).numpy()
     expected = run_in_batches(torch_run(answers), inputs, settings.batch)  # before the weights are rounded
-    if settings.precision == "bf16":
-        weights_in_bfloat16(network)
-    example = torch.from_numpy(np.resize(inputs, (settings.batch or EXAMPLES, *inputs.shape[1:])))
-    program = trace_module(answers, example, free_batch=settings.batch is None)
-    write = _writer(program, settings, tuple(expected))
-    metadata = {
+    write, record = _writer(checkpoint, answers, inputs, settings, tuple(expected))
+    metadata: dict[str, Any] = {
         "vitrail": __version__,
         "task": checkpoint.task,
         "labels": None if task is None else task.labels,
@@ -92,15 +96,16 @@ def export_checkpoint(checkpoint: Checkpoint, folder: Path, settings: ExportSett
         "calibration": calibration_of(checkpoint, task),
         "input": _described_input(settings, inputs),
         "outputs": _described_outputs(task, expected),
-        "grid": [side // patch for side, patch in zip(size, checkpoint.config.patch_size, strict=True)],
+        "grid": [-(-side // cell) for side, cell in zip(size, checkpoint.config.levels[-1].cell, strict=True)],
         "precision": settings.precision,
+        **({} if record is None else {"int8": record}),
     }
     with replacing_all(folder) as temporary:
         write(temporary, {})
         given = run_in_batches(open_file(temporary), inputs, settings.batch)
         threshold = metadata["calibration"].get("threshold")
         check = compare(expected, given, of, task is not None and task.link == "sigmoid", threshold)
-        refuse_if_off(check, expected, settings.precision, [check.output])
+        refuse_if_off(check, expected, settings.precision)
         metadata["check"] = check.to_dict()
         text = json.dumps(metadata, ensure_ascii=False)
         write(temporary, {METADATA: text})
@@ -118,36 +123,43 @@ def calibration_of(checkpoint: Checkpoint, task: Task | None) -> dict[str, Any]:
 
 
 def _refuse(folder: Path, file: str, settings: ExportSettings) -> None:
-    if settings.precision not in PRECISIONS:
-        raise VitrailError(f"there is no precision {settings.precision!r}: choose one of {', '.join(PRECISIONS)}")
     if settings.precision == "int8":
-        raise VitrailError("int8 cannot be exported yet: choose --precision bf16 or fp32")
+        check_int8(settings.format, settings.batch, settings.outputs)
     if folder.is_file():
         raise VitrailError(f"{folder} is a file: give a folder to write to")
-    if (folder / file).exists():
-        raise VitrailError(f"{folder / file} is already there: give another folder, or delete it first")
+    for name in (file, BESIDE):
+        if (folder / name).exists():
+            raise VitrailError(f"{folder / name} is already there: give another folder, or delete it first")
 
 
 def _format(name: str) -> tuple[str, Callable[[Path], Run]]:
     """A format's file, and how it is opened."""
-    formats: dict[str, tuple[str, Callable[[Path], Run]]] = {
-        "onnx": (onnx_graph.FILE, onnx_graph.open_onnx),
-        "openvino": (openvino_graph.FILE, openvino_graph.open_openvino),
-        "torch": (torch_graph.FILE, torch_graph.open_torch),
-    }
-    if name not in formats:
-        raise VitrailError(f"there is no format {name!r}: choose one of {', '.join(formats)}")
-    return formats[name]
+    if name == "onnx":
+        return onnx_graph.FILE, onnx_graph.open_onnx
+    if name == "openvino":
+        return openvino_graph.FILE, openvino_graph.open_openvino
+    return torch_graph.FILE, torch_graph.open_torch
 
 
-def _writer(program: ExportedProgram, settings: ExportSettings, names: tuple[str, ...]) -> Write:
-    """What writes the program in its format, with metadata, into a folder."""
+def _writer(
+    checkpoint: Checkpoint, answers: AnswerPass, inputs: np.ndarray, settings: ExportSettings, names: tuple[str, ...]
+) -> tuple[Write, Any]:
+    """What writes the file, with metadata, into a folder; and of int8 the record of how it was made."""
+    if settings.precision == "int8":
+        request = Int8Request(settings.format, settings.input_name, names, settings.model_path, settings.images)
+        model, record = int8_graph(checkpoint, answers, torch.from_numpy(inputs), request)
+        write = onnx_graph.write_onnx_proto if settings.format == "onnx" else openvino_graph.write_openvino
+        return partial(write, model), record
+    if settings.precision == "bf16":
+        weights_in_bfloat16(answers.network)
+    example = torch.from_numpy(np.resize(inputs, (settings.batch or EXAMPLES, *inputs.shape[1:])))
+    program = trace_module(answers, example, free_batch=settings.batch is None)
     if settings.format == "onnx":
-        return partial(onnx_graph.write_onnx, onnx_graph.onnx_program(program, settings.input_name, names))
+        return partial(onnx_graph.write_onnx, onnx_graph.onnx_program(program, settings.input_name, names)), None
     if settings.format == "openvino":
         model = openvino_graph.openvino_model(program, settings.input_name, names)
-        return partial(openvino_graph.write_openvino, model)
-    return partial(torch_graph.write_torch, program)
+        return partial(openvino_graph.write_openvino, model), None
+    return partial(torch_graph.write_torch, program), None
 
 
 def _described_input(settings: ExportSettings, inputs: np.ndarray) -> dict[str, Any]:

@@ -18,15 +18,16 @@ from PIL import Image
 import vitrail
 from vitrail.cli import main
 from vitrail.errors import VitrailError
-from vitrail.graphs import onnx_graph
+from vitrail.graphs import onnx_graph, quantize_search
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.inference.engine import task_of
 from vitrail.model.presets import build_network, preset
+from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import IMAGENET, Preprocessing
 
-LABELS = ["cat", "dog", "owl"]
+LABELS = ["cat", 'a "quoted" & <b>dog</b>', "große\nowl"]
 
 
 def checkpoint(task: str, labels: list[str] | None = None, state: dict[str, Any] | None = None, **config: Any) -> Any:
@@ -77,6 +78,7 @@ def torch_outputs(folder: Path, images: np.ndarray) -> tuple[dict[str, np.ndarra
     return {name: value.numpy() for name, value in outputs.items()}, json.loads(extra["vitrail.json"])
 
 
+EXTRAS = ["embedding", "patches", "attention"]
 READERS: dict[str, Callable[..., Any]] = {"onnx": onnx_outputs, "openvino": openvino_outputs, "torch": torch_outputs}
 
 
@@ -87,7 +89,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "numbers, openvino": (("regress",), {"format": "openvino", "batch": 3}),
     "boxes, openvino": (("detect", None, {"threshold": 0.3, "nms_iou": 0.4}), {"format": "openvino"}),
     "masks, onnx": (("segment",), {"format": "onnx", "preprocessing": "inside"}),
-    "depth, torch": (("depth", ["depth (m)"], {"log_mean": 1.0, "log_std": 0.5}), {"format": "torch"}),
+    "depth, torch": (
+        ("depth", ["depth (m)"], {"log_mean": 1.0, "log_std": 0.5}),
+        {"format": "torch", "outputs": EXTRAS},
+    ),
 }
 HEADS = {"detect": {"head": "box_tokens", "queries": 12}, "segment": {"head": "mask_decoder", "stem": "conv"}}
 HEADS |= {"depth": {"head": "mask_linear"}}
@@ -141,8 +146,7 @@ def check_places(task: str, decoded: list[torch.Tensor], outputs: dict[str, np.n
 @pytest.mark.parametrize("format", READERS)
 def test_outputs_on_request_in_a_size_that_is_not_square_with_half_the_bytes(format: str, tmp_path: Path) -> None:
     model = checkpoint("classify", registers=2, positions="rotary")
-    asked = ["embedding", "patches", "attention"]
-    exported = vitrail.export(model, tmp_path, format=format, size=(64, 32), outputs=asked, precision="bf16")
+    exported = vitrail.export(model, tmp_path, format=format, size=(64, 32), outputs=EXTRAS, precision="bf16")
     images = torch.randn(1, 3, 64, 32)
     outputs, metadata = READERS[format](tmp_path, images.numpy())
     with torch.no_grad():
@@ -161,6 +165,16 @@ def test_outputs_on_request_in_a_size_that_is_not_square_with_half_the_bytes(for
     assert held is None or held.stat().st_size < 0.6 * weights
 
 
+def test_the_tokens_of_swin_are_those_of_its_last_stage(tmp_path: Path) -> None:
+    config = SwinConfig(image_size=64, width=32, depths=(1, 1), heads=(2, 4), window_size=4, classes=3)
+    model = Checkpoint(build_network(config).eval(), Preprocessing(size=(64, 64)), "classify", LABELS)
+    exported = vitrail.export(model, tmp_path / "out", format="torch", size=(64, 36), outputs=["embedding", "patches"])
+    outputs, metadata = torch_outputs(tmp_path / "out", np.ones((1, 3, 64, 36), np.float32))
+    assert metadata["grid"] == [8, 5] and outputs["patches"].shape == (1, 40, 64)  # 9 tokens across are padded to 10
+    np.testing.assert_allclose(outputs["patches"].mean(1), outputs["embedding"], atol=1e-5)
+    assert exported.check.differences.keys() == {"probabilities", "embedding", "patches"}
+
+
 def test_pictures_check_a_file_and_broken_ones_are_left_out(tmp_path: Path, pixels: np.ndarray) -> None:
     (tmp_path / "photos").mkdir()
     for number, picture in enumerate(pixels):
@@ -172,7 +186,7 @@ def test_pictures_check_a_file_and_broken_ones_are_left_out(tmp_path: Path, pixe
 
 
 def test_a_file_that_answers_otherwise_is_not_left_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import vitrail.inference.export as export_room
+    import vitrail.inference.exporting.export_model as export_room
 
     def wrong(program: Any, folder: Path, metadata: Any) -> None:
         with torch.no_grad():
@@ -219,6 +233,7 @@ WRONG = {
     "a batch of nothing": (["--batch", "0"], "neither dynamic nor a whole number above 0"),
     "an unknown format": (["--format", "tflite"], "'onnx', 'openvino', 'torch'"),
     "pictures that are none": (["--images", "model.safetensors"], "has no image that can be read"),
+    "pictures that are not there": (["--images", "nowhere"], "there is no nowhere: give a picture"),
     "a folder with such a file": (["--out", "there"], "model.onnx is already there: give another folder"),
     "a file for a folder": (["--out", "model.safetensors"], "model.safetensors is a file"),
 }
@@ -261,3 +276,41 @@ def test_the_command_says_what_it_wrote(
     assert lines[0].startswith("wrote out/model.pt2 (0.") and lines[1] == "  input   images, float32, 2 x 3 x 64 x 64"
     assert lines[2].startswith("  output  probabilities: (B, labels)")
     assert lines[3].startswith("  checked against the model on 8 images of noise: largest difference 0.0e+00")
+
+
+@pytest.mark.parametrize("format, preprocessing", [("openvino", "inside"), ("onnx", "outside")])
+def test_int8_is_searched_on_pictures_and_its_figures_are_in_the_file(
+    format: str, preprocessing: str, tmp_path: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantize_search, "ALPHAS", (None,))  # what the search does is tested where it is
+    (tmp_path / "photos").mkdir()
+    for number, picture in enumerate([*pixels, *(255 - pixels)]):
+        Image.fromarray(picture).save(tmp_path / "photos" / f"{number}.png")
+    model = checkpoint("classify")
+    with torch.no_grad():
+        model.model.head.out.bias[0] += 1  # no two classes are near a tie, which rounding would decide otherwise
+    options = {"format": format, "preprocessing": preprocessing, "images": tmp_path / "photos"}
+    vitrail.export(model, tmp_path / "out", precision="int8", **options)
+    images = pixels if preprocessing == "inside" else normalised(pixels)
+    outputs, metadata = READERS[format](tmp_path / "out", images)
+    with torch.no_grad():
+        expected = model.model(torch.from_numpy(normalised(pixels))).softmax(-1).numpy()
+    assert 0 < np.abs(outputs["probabilities"] - expected).max() < 0.1
+    assert metadata["precision"] == "int8" and metadata["int8"]["layers"] > 5
+    assert metadata["int8"]["loss"]["points"] <= 0.5 and metadata["check"]["of"] == "pictures"
+    plain = vitrail.export(model, tmp_path / "plain", format=format)
+    held = {"onnx": "model.onnx", "openvino": "model.bin"}[format]
+    assert (tmp_path / "out" / held).stat().st_size < plain.path.with_name(held).stat().st_size
+
+
+def test_what_int8_cannot_be_is_said(tmp_path: Path) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"format": "torch"}, "choose --format onnx or openvino"),
+        ({"batch": 2}, "leave out --batch 2"),
+        ({"outputs": ["embedding"]}, "leave out --outputs embedding"),
+        ({}, "no pictures to calibrate on"),
+    ]
+    for options, sentence in wrong:
+        with pytest.raises(VitrailError, match=sentence):
+            vitrail.export(checkpoint("classify"), tmp_path / "out", precision="int8", **options)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,1 @@
+"""A model as a file for other runtimes: made, checked, and put into its place."""
