@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.inference.calibration.calibration_file import NAME as CALIBRATION_FILE
-from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration
 from vitrail.inference.profiling import measure as measure_forward
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
@@ -73,8 +71,15 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
         "engines": [] if checkpoint is None else _engines(checkpoint),
         "int8": [] if checkpoint is None else _int8(checkpoint),
         "checkpoint": None if checkpoint is None else _checkpoint(checkpoint),
-        "calibration_images": None if checkpoint is None else count_calibration(calibration_file(source)),
+        "calibration_images": None if checkpoint is None else _calibration_images(source),
     }
+
+
+def _calibration_images(source: str | Path) -> int | None:
+    """How many pictures lie beside a model's file."""
+    from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration  # Pillow and NumPy
+
+    return count_calibration(calibration_file(source))
 
 
 def patch_size_variants(config: EncoderConfig) -> list[EncoderConfig]:
@@ -189,6 +194,8 @@ def _checkpoint_lines(checkpoint: dict[str, Any], calibration_images: int | None
         origin |= {name: trained[name] for name in ("images", "steps", "seed") if name in trained}
     lines.append(("provenance", _values(origin) or "not recorded"))
     if calibration_images:
+        from vitrail.inference.calibration.calibration_file import NAME as CALIBRATION_FILE
+
         pictures = counted(calibration_images, "training picture")
         lines.append(("calibration", f"{pictures} in {CALIBRATION_FILE} beside it, for int8 and to check engines"))
     lines += [("note", note) for note in checkpoint["notes"]]
