@@ -78,17 +78,22 @@ def search_int8(
     for SmoothQuant fits those that it has seen. allowed: points; layers go back to float only where the loss is above.
     hint: what runs between int8 layers, f32 or bf16.
     """
-    tried, models = {}, {}
-    for alpha in ALPHAS:
-        models[alpha] = graphs.quantize(model, images, alpha)
-        tried[alpha] = judge(graphs.compiled(models[alpha], hint))
-    best = min(ALPHAS, key=lambda alpha: (tried[alpha].points > allowed, tried[alpha].distance))
+    tried: dict[float | None, Any] = {}
+    best, quantized = None, None
+
+    def rank(alpha: float | None) -> tuple[bool, float]:
+        return tried[alpha].points > allowed, tried[alpha].distance
+
+    for alpha in ALPHAS:  # one model is kept at a time: it holds all weights
+        candidate = graphs.quantize(model, images, alpha)
+        tried[alpha] = judge(graphs.compiled(candidate, hint))
+        if quantized is None or rank(alpha) < rank(best):
+            best, quantized = alpha, candidate
     loss = tried[best]
     in_float: tuple[str, ...] = ()
-    layers = len(graphs.quantized_layers(models[best]))
+    layers = len(graphs.quantized_layers(quantized))
     if loss.points > allowed:
-        restoring = LayerRestoring(graphs, models[best], judge, hint)
-        in_float, loss = restoring.until(allowed, loss)
+        in_float, loss = LayerRestoring(graphs, quantized, judge, hint).until(allowed, loss)
     titles = graphs.layer_titles(model)
     return Int8Choice(best, in_float, tuple(titles[name] for name in in_float), layers, loss, tried)
 

@@ -108,6 +108,8 @@ def test_a_second_process_traces_nothing(backend: GraphBackend, monkeypatch: pyt
 def test_another_size_is_prepared_when_it_comes(
     backend: GraphBackend, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for path in backend.cache.folder.glob("*-32x48*"):  # of an earlier session, where the cache folder is set
+        path.unlink()
     monkeypatch.setattr(graph_backend, "MOST_SIZES", 1)
     images = torch.randn(3, 3, 32, 48)
     with torch.no_grad():
@@ -219,10 +221,10 @@ def test_int8_is_searched_once_on_pictures(
     assert calls == [(3, "f32")]
     [record] = int8_records(fingerprint(checkpoint))
     assert record["loss"] == loss and record["format"] == loaded.backend.graph_format
-    torch.testing.assert_close(  # another size runs without
-        loaded.forward(torch.zeros(1, 3, 32, 48)), checkpoint.model(torch.zeros(1, 3, 32, 48)), atol=2e-4, rtol=1e-3
-    )
-    assert "int8 was calibrated for another size: 32 x 48 px run in f32" in capsys.readouterr().err
+    if engine == "openvino":  # another size runs without; once is enough, for it is traced
+        images = torch.zeros(1, 3, 32, 48)
+        torch.testing.assert_close(loaded.forward(images), checkpoint.model(images), atol=2e-4, rtol=1e-3)
+        assert "int8 was calibrated for another size: 32 x 48 px run in f32" in capsys.readouterr().err
 
 
 def test_torch_has_no_int8() -> None:

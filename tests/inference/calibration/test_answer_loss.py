@@ -87,6 +87,8 @@ def test_with_truth_a_loss_is_one_of_accuracy() -> None:
     truths = [*answers[:6], *((answer + 1) % 4 for answer in answers[6:])]  # float32 is right in six of eight
     judge = AnswerJudge(checkpoint, CalibrationImages(unlabelled.images, "a test", truths))
     assert judge.score == 0.75 and judge.metric == "accuracy"
+    few = AnswerJudge(checkpoint, CalibrationImages(unlabelled.images, "a test", truths), enough=9)
+    assert few.metric == "accuracy, expected by float32's probabilities"
     right = iter(torch.eye(4)[truths])
     assert judge(lambda images: next(right)[None].numpy()).points == pytest.approx(-25)
 

@@ -61,5 +61,7 @@ def test_calibration_images_are_split_without_a_rest() -> None:
     assert {id(image) for image in [*fitted.images, *held_out.images]} == {id(image) for image in CALIBRATION.images}
     three = CalibrationImages(CALIBRATION.images * 10, "three classes in turn", [0, 1, 2] * 30)
     assert {len(set(part.truths or ())) for part in three.split()} == {3}
+    many = CalibrationImages(CALIBRATION.images * 60, "540")
+    assert [len(part.images) for part in many.split()] == [300, 240]
     few = CALIBRATION.part([0, 1])
     assert few.split() == (few, few)

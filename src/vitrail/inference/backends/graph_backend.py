@@ -110,9 +110,8 @@ class GraphBackend(ABC):
 
     def make_graph(self, size: tuple[int, int], is_int8: bool = False) -> list[bytes]:
         """The traced network as the parts of a file; in int8 the last one says what it loses."""
-        model = self.trace_model(size)
         if not is_int8:
-            return self.serialise(model)
+            return self.serialise(self.trace_model(size))
         from vitrail.inference.calibration.quantized_model import quantized_model
 
         pictures = None if self.pictures is None else self.pictures()
@@ -122,7 +121,7 @@ class GraphBackend(ABC):
                 "like those that it will see (--calibration)"
             )
         print_error(f"int8 is being searched on {pictures.source}, which takes minutes")
-        model, record = quantized_model(self.checkpoint, model, pictures, hint=self.float_hint)
+        model, record = quantized_model(self.checkpoint, self.trace_model(size), pictures, hint=self.float_hint)
         return [*self.serialise(model), json.dumps(record).encode()]
 
     def _compile(self, parts: list[memoryview], is_int8: bool) -> Run:

@@ -46,19 +46,23 @@ class AnswerJudge:
     Where the truth of the images is known, a loss is one of the task's metric. Where it is not, float32's answers are
     taken for the truth; of classes, the loss of accuracy is what float32's own probabilities lead to expect: an answer
     that moves from a class with 41 % to one with 40 % loses a hundredth of an image.
+
+    enough: images from which on known classes are counted, and not expected: of 100 images one would be a whole point.
     """
 
-    def __init__(self, checkpoint: Checkpoint, calibration: CalibrationImages) -> None:
+    def __init__(self, checkpoint: Checkpoint, calibration: CalibrationImages, enough: int = 0) -> None:
         self.task: Task | None = None if _gives_embeddings(checkpoint) else task_of(checkpoint)
         self.images = calibration.images
         self.inputs = NormalisedImages(self.images, checkpoint.preprocessing)
         self.expected = _expected(checkpoint, self.inputs)
         self.answers = self._decoded(self.expected)
-        self.has_truth = self.task is not None and calibration.truths is not None
+        too_few = self._expects and len(self.expected) < enough
+        self.has_truth = self.task is not None and calibration.truths is not None and not too_few
         self.truths: list[Any] = []
-        if self.task is not None:
-            known = calibration.truths or [self.task.pseudo_label(answer) for answer in self.answers]
-            self.truths = list(known)[: len(self.expected)]
+        if calibration.truths is not None and self.has_truth:
+            self.truths = list(calibration.truths)[: len(self.expected)]
+        elif self.task is not None:
+            self.truths = [self.task.pseudo_label(answer) for answer in self.answers]
         self.metric, self.score = self._score(self.answers)  # of float32
         if not self.has_truth:
             self.metric += f", {'expected by' if self._expects else 'with'} float32's "

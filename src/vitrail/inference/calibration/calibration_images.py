@@ -27,6 +27,7 @@ from vitrail.threads import in_threads
 from vitrail.weights.checkpoint import Checkpoint
 
 WORKERS = 2  # threads that decode a folder
+MOST_LABELLED = 900  # of a folder: 300 to calibrate on, the others to judge by
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class CalibrationImages:
     truths: Sequence[Any] | None = None  # what is true of each, as `Task.pseudo_label` gives it; None: nobody knows
 
     def split(self) -> tuple[CalibrationImages, CalibrationImages]:
-        """Two thirds and one third, in no order, for the pictures of a run have one of each class in turn; with fewer
-        than three, all of them twice."""
+        """Two thirds to calibrate on, but 300 at most, and the others; in no order, for the pictures of a run have one
+        of each class in turn. Fewer than three are given twice."""
         count = len(self.images)
         if count < 3:
             return self, self
-        order = permutation(0, 0, count).tolist()
-        return self.part(sorted(order[count // 3 :])), self.part(sorted(order[: count // 3]))
+        order, fitted = permutation(0, 0, count).tolist(), min(MOST, count - count // 3)
+        return self.part(sorted(order[:fitted])), self.part(sorted(order[fitted:]))
 
     def part(self, indices: Sequence[int]) -> CalibrationImages:
         """Some of them."""
@@ -58,8 +59,9 @@ def calibration_images(
     folder: str | Path | None = None,
     fallback: Sequence[ModelInput] = (),
 ) -> CalibrationImages:
-    """Up to 300 pictures: those of the folder if one is given, else those that travel with the model (`calibration.zip`
-    beside model_path), else the fallback, which are pictures at hand. VitrailError where there are none.
+    """Up to 300 pictures, or 900 of a labelled folder: those of the folder if one is given, else those that travel with
+    the model (`calibration.zip` beside model_path), else the fallback, which are pictures at hand. VitrailError where
+    there are none.
     """
     if folder is not None:
         return _of_folder(checkpoint, Path(folder))
@@ -132,7 +134,7 @@ def _labelled(checkpoint: Checkpoint, folder: Path) -> tuple[list[Path], Sequenc
         if dataset.task != task.name:
             return None
         unseen = choose_part(dataset, "auto", checkpoint.provenance).items
-        items = [unseen[index] for index in spread_over_classes(unseen, MOST, seed=0)]
+        items = [unseen[index] for index in spread_over_classes(unseen, MOST_LABELLED, seed=0)]
         if isinstance(task, DenseTask):
             targets = renumbered(task.targets(items, (1, 1), 0.0, WORKERS), task, dataset.labels, checkpoint.labels)
             truths: Sequence[Any] = LazyTargets(targets, len(items))

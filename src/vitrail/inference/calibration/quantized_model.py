@@ -9,11 +9,13 @@ from vitrail.errors import VitrailError
 from vitrail.graphs import quantize, quantize_onnx
 from vitrail.graphs.quantize_search import Int8Choice, Int8Graph, make_int8, search_int8
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
+from vitrail.inference.calibration.calibration_file import MOST
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.text import counted
 from vitrail.weights.checkpoint import Checkpoint
 
 ALLOWED_DROP = 0.5  # points of the task's metric
+ENOUGH = 400  # labelled images to count by: one is then half of what is allowed
 
 
 def quantized_model(
@@ -25,23 +27,25 @@ def quantized_model(
 ) -> tuple[Any, dict[str, Any]]:
     """The int8 model, and the record of what was chosen and what it loses, fit for JSON.
 
-    The choice is made on two thirds of the pictures and judged on the others; the model is then calibrated on all.
+    The choice is made on two thirds of the pictures and judged on the others; the model is then calibrated on all, or
+    of more than 300 on those of the choice.
     model: the checkpoint's network as an `openvino.Model` or an `onnx.ModelProto` (`graphs/`), of a free batch or of
     one; it is kept as it is. allowed_drop: points that it may lose; VitrailError above. hint: what runs between int8
     layers, f32 or, with OpenVINO, bf16.
     """
     graphs = graphs_of(model)
     fitted, held_out = calibration.split()
-    judge = AnswerJudge(checkpoint, held_out)
+    judge = AnswerJudge(checkpoint, held_out, ENOUGH)
     choice = search_int8(
         graphs, model, NormalisedImages(fitted.images, checkpoint.preprocessing), judge, allowed_drop, hint
     )
     check_loss(choice, allowed_drop)
-    int8 = make_int8(graphs, model, NormalisedImages(calibration.images, checkpoint.preprocessing), choice)
+    final = calibration if len(calibration.images) <= MOST else fitted
+    int8 = make_int8(graphs, model, NormalisedImages(final.images, checkpoint.preprocessing), choice)
     measured = judge(graphs.compiled(int8, hint))  # it has seen these pictures: no praise, but a surprise counts
     choice = replace(choice, loss=max(choice.loss, measured, key=lambda loss: loss.points))
     check_loss(choice, allowed_drop)
-    return int8, record_of(choice, calibration)
+    return int8, record_of(choice, final)
 
 
 def graphs_of(model: Any) -> Int8Graph:

@@ -106,6 +106,13 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def _calibration_images(source: str) -> int | None:
+    """How many pictures lie beside the model; a preset, which has none, is described without Pillow."""
+    from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration
+
+    return count_calibration(calibration_file(source))
+
+
 def _engines(checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """What `--engine auto` chose for this model on this machine, the last choice first."""
     from vitrail.inference.auto.choice_record import choices_of
@@ -197,7 +204,7 @@ def _checkpoint_lines(checkpoint: dict[str, Any], calibration_images: int | None
         from vitrail.inference.calibration.calibration_file import NAME as CALIBRATION_FILE
 
         pictures = counted(calibration_images, "training picture")
-        lines.append(("calibration", f"{pictures} in {CALIBRATION_FILE} beside it, for int8 and to check engines"))
+        lines.append(("calibration", f"{pictures} in calibration.zip beside it, for int8 and to check engines"))
     lines += [("note", note) for note in checkpoint["notes"]]
     return _aligned(lines)
 
