@@ -97,7 +97,7 @@ def main() -> None:
             with contextlib.ExitStack() as stack:
                 contenders = list(started(stack, contenders, weights))
                 for batch in map(int, options.batch.split(",")):
-                    measure(contenders, batch, options.rounds, options.seconds)
+                    contenders = measure(contenders, batch, options.rounds, options.seconds)
                     sections.append(section(weights, contenders, batch, merged))
                     print(sections[-1], flush=True)
     if options.write:
@@ -202,15 +202,23 @@ def started(stack: contextlib.ExitStack, contenders: Sequence[Contender], weight
         yield contender
 
 
-def measure(contenders: Sequence[Contender], batch: int, rounds: int, seconds: float) -> None:
+def measure(contenders: Sequence[Contender], batch: int, rounds: int, seconds: float) -> list[Contender]:
+    """Those that could run this batch size, with the seconds of all their runs."""
+    running = []
     for contender in contenders:
         assert contender.worker is not None
-        contender.worker.ask("warm_up", batch=batch)
+        try:
+            contender.worker.ask("warm_up", batch=batch)
+        except VitrailError as error:
+            print(f"{contender.name} is left out from batch {batch} on: {error}", file=sys.stderr, flush=True)
+            continue
         contender.rounds[batch] = []
+        running.append(contender)
     for _ in range(rounds):
-        for contender in contenders:
+        for contender in running:
             assert contender.worker is not None
             contender.rounds[batch].append(contender.worker.ask("run", batch=batch, seconds=seconds)["seconds"])
+    return running
 
 
 # ---- the page

@@ -85,8 +85,9 @@ def onnxruntime_forward(precision: str, pictures: Any, threads: int, **folders: 
         images = torch.zeros(batch, 3, *pictures.shape[2:])
         with torch.no_grad():
             program = torch.onnx.export(network, (images,), dynamo=True, verbose=False)
-        del program.model_proto.graph.value_info[:]  # shapes that quantize_dynamic trips over
-        file = program.model_proto.SerializeToString()
+        proto = program.model_proto
+        del proto.graph.value_info[:]  # shapes that quantize_dynamic trips over
+        file = proto.SerializeToString()
         if precision == "int8":
             with tempfile.TemporaryDirectory() as folder:
                 plain, small = Path(folder, "plain.onnx"), Path(folder, "int8.onnx")

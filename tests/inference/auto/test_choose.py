@@ -102,6 +102,20 @@ def test_a_choice_is_remembered(
     assert "engine auto: exact in float32, 2.00 times as fast" in (line := said(capsys)) and "measured here on" in line
 
 
+def test_a_choice_on_few_pictures_is_made_again_on_more(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save()
+    for count, words in [(1, "(1 picture at hand)"), (1, "measured here on"), (6, "(6 pictures at hand)")]:
+        Engine.open(path, engine="auto", calibration=PICTURES[:count])
+        assert words in said(capsys)
+    many = [picture + np.uint8(shift) for shift in range(6) for picture in PICTURES]
+    Engine.open(path, engine="auto", calibration=many)
+    assert "(36 pictures at hand)" in said(capsys)
+    Engine.open(path, engine="auto", calibration=many * 2)  # so many are enough
+    assert "measured here on" in said(capsys)
+
+
 @pytest.mark.parametrize("change", ["cpu", "version", "batch", "weights", "gone", "damaged"])
 def test_what_it_depends_on_makes_it_choose_again(
     save: Callable[..., Path],

@@ -27,6 +27,7 @@ class Choice:
     speedup: float  # against torch in float32, in images a second
     agreement: Agreement | None  # None: torch in float32, which is what others are compared with
     pictures: str  # that they were compared on, in words
+    compared: int  # of them
     size: tuple[int, int]
     batch: int  # images at a time, when it was measured
     milliseconds: Mapping[str, float]  # of a batch, by engine and precision
@@ -82,6 +83,7 @@ def _read(path: Path) -> Choice | None:
         height, width = fields["size"]
         choice = Choice(**fields | {"size": (int(height), int(width))})
         choice.in_words()  # its numbers are numbers
+        int(choice.compared)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return choice

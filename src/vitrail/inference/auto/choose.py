@@ -56,21 +56,32 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
         return load_backend("torch", engine.network, device="cpu", precision=precision)
     key = choice_key(model, circumstances(engine) | {"precision": precision, "int8": has_int8})
     choice = read_choice(key)
-    if choice is None or choice.candidate not in found:
-        images = pictures()
-        if images is None:
-            print_error(
-                "engine auto: torch, because there are no pictures to check a faster engine on: give a folder of "
-                "pictures like those that the model will see (--calibration)"
-            )
-            return load_backend("torch", engine.network, device="cpu", precision=precision)
+    if choice is not None and choice.candidate not in found:
+        choice = None
+    images = more_pictures(choice, pictures)
+    if images is not None:
         backends = _load_all(engine, found)
         choice = choose(engine, backends, images)
         write_choice(key, choice)
         print_error(f"engine auto: {choice.in_words()} ({images.source})")
         return backends[choice.candidate]
+    if choice is None:
+        print_error(
+            "engine auto: torch, because there are no pictures to check a faster engine on: give a folder of "
+            "pictures like those that the model will see (--calibration)"
+        )
+        return load_backend("torch", engine.network, device="cpu", precision=precision)
     print_error(f"engine auto: {choice.in_words()} (measured here on {choice.date})")
     return load_backend(choice.engine, engine.network, device="cpu", precision=choice.precision)
+
+
+def more_pictures(choice: Choice | None, pictures: Pictures) -> CalibrationImages | None:
+    """Pictures to choose on; None: an earlier choice stands on enough of them, or there are no more than it had."""
+    if choice is not None and choice.compared >= LEAST_PICTURES:
+        return None
+    images = pictures()
+    before = 0 if choice is None else choice.compared
+    return images if images is not None and len(images.images) > before else None
 
 
 def circumstances(engine: Engine) -> dict[str, Any]:
@@ -138,6 +149,7 @@ def choose(engine: Engine, backends: Mapping[Candidate, Backend], images: Calibr
         speedup=slow / seconds[str(chosen)],
         agreement=agreement,
         pictures=images.source,
+        compared=len(compared),
         size=engine.checkpoint.preprocessing.size,
         batch=batch,
         milliseconds={name: 1000 * value for name, value in seconds.items()},

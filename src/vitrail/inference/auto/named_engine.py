@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitrail.inference.auto.candidates import NEEDS, REFERENCE, Candidate
 from vitrail.inference.auto.choice_record import Choice, choice_key, read_choice, write_choice
-from vitrail.inference.auto.choose import choose, circumstances, reference_backend
+from vitrail.inference.auto.choose import choose, circumstances, more_pictures, reference_backend
 from vitrail.inference.backends.backend import Pictures
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.engine import Engine
@@ -18,12 +18,10 @@ def check_engine(engine: Engine, pictures: Pictures) -> None:
         return
     key = choice_key(fingerprint(engine.network), circumstances(engine) | {"named": list(named)})
     choice = read_choice(key)
-    if choice is not None:
-        if choice.refused:  # a warning is worth repeating
-            print_error(_words(choice, named))
-        return
-    images = pictures()
+    images = more_pictures(choice, pictures)
     if images is None:
+        if choice is not None and choice.refused:  # a warning is worth repeating
+            print_error(_words(choice, named))
         return
     choice = choose(engine, {REFERENCE: reference_backend(engine), named: engine.backend}, images)
     write_choice(key, choice)

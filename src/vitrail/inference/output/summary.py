@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.inference.calibration.calibration_file import NAME as CALIBRATION_FILE
-from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration
 from vitrail.inference.profiling import measure as measure_forward
 from vitrail.model.config import ViTConfig
 from vitrail.model.cost import FLOAT32, cost
@@ -73,7 +71,7 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
         "engines": [] if checkpoint is None else _engines(checkpoint),
         "int8": [] if checkpoint is None else _int8(checkpoint),
         "checkpoint": None if checkpoint is None else _checkpoint(checkpoint),
-        "calibration_images": None if checkpoint is None else count_calibration(calibration_file(source)),
+        "calibration_images": None if checkpoint is None else _calibration_images(source),
     }
 
 
@@ -99,6 +97,13 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "provenance": checkpoint.provenance,
         "notes": checkpoint.notes,
     }
+
+
+def _calibration_images(source: str) -> int | None:
+    """How many pictures lie beside the model; a preset, which has none, is described without Pillow."""
+    from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration
+
+    return count_calibration(calibration_file(source))
 
 
 def _engines(checkpoint: Checkpoint) -> list[dict[str, Any]]:
@@ -190,7 +195,7 @@ def _checkpoint_lines(checkpoint: dict[str, Any], calibration_images: int | None
     lines.append(("provenance", _values(origin) or "not recorded"))
     if calibration_images:
         pictures = counted(calibration_images, "training picture")
-        lines.append(("calibration", f"{pictures} in {CALIBRATION_FILE} beside it, for int8 and to check engines"))
+        lines.append(("calibration", f"{pictures} in calibration.zip beside it, for int8 and to check engines"))
     lines += [("note", note) for note in checkpoint["notes"]]
     return _aligned(lines)
 
