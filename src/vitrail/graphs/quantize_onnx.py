@@ -105,10 +105,16 @@ def _without_rounding(node: Any, nodes: Mapping[str, Any]) -> None:
 
 
 def _without_unused(model: Any) -> Any:
-    """Rounding that nobody reads is taken out: runtimes would go on computing it."""
-    used = {name for node in model.graph.node for name in node.input} | {one.name for one in model.graph.output}
+    """Rounding that nobody reads is taken out, with its scales: a runtime would go on computing it, or warn of it."""
     for kind in (TO_FLOAT, TO_INT8):
+        used = _used(model)
         for node in [one for one in model.graph.node if one.op_type == kind and not used & set(one.output)]:
             model.graph.node.remove(node)
-        used = {name for node in model.graph.node for name in node.input} | {one.name for one in model.graph.output}
+    used = _used(model)
+    for tensor in [one for one in model.graph.initializer if one.name not in used]:
+        model.graph.initializer.remove(tensor)
     return model
+
+
+def _used(model: Any) -> set[str]:
+    return {name for node in model.graph.node for name in node.input} | {one.name for one in model.graph.output}
