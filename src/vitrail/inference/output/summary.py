@@ -75,13 +75,6 @@ def describe(source: str, image_size: tuple[int, int] | None = None, measure: bo
     }
 
 
-def _calibration_images(source: str | Path) -> int | None:
-    """How many pictures lie beside a model's file."""
-    from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration  # Pillow and NumPy
-
-    return count_calibration(calibration_file(source))
-
-
 def patch_size_variants(config: EncoderConfig) -> list[EncoderConfig]:
     """The same model with every usual patch size that divides its image size, and with its own, small patches first."""
     if isinstance(config, ViTConfig) and config.stem == "features":  # the patches are the cells of its CNN's map
@@ -201,8 +194,6 @@ def _checkpoint_lines(checkpoint: dict[str, Any], calibration_images: int | None
         origin |= {name: trained[name] for name in ("images", "steps", "seed") if name in trained}
     lines.append(("provenance", _values(origin) or "not recorded"))
     if calibration_images:
-        from vitrail.inference.calibration.calibration_file import NAME as CALIBRATION_FILE
-
         pictures = counted(calibration_images, "training picture")
         lines.append(("calibration", f"{pictures} in calibration.zip beside it, for int8 and to check engines"))
     lines += [("note", note) for note in checkpoint["notes"]]
