@@ -111,3 +111,13 @@ def test_multiply_adds_are_those_of_the_tokens_that_are_left():
             tokens -= 8
         by_hand += 8 * tokens * width**2
     assert merged_multiply_adds(config, 8) == by_hand
+
+
+@pytest.mark.parametrize("name", ["openvino", "onnxruntime"])
+def test_every_engine_merges_as_torch_does_for_batches_that_come_and_go(checkpoint, name):
+    merging = Engine.open(checkpoint, engine=name, precision="fp32", merge_tokens=3, calibration=[])
+    images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        expected = checkpoint.model.with_merged_tokens(3)(images)
+    for count in (3, 1, 4, 3):
+        torch.testing.assert_close(merging.forward(images[:count]), expected[:count], atol=1e-4, rtol=1e-4)
