@@ -172,8 +172,10 @@ def test_the_precision_is_said_and_stands_in_the_json(
 
 def test_a_precision_that_is_none(save: Callable[..., Path], photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["predict", str(save()), str(photos), "--precision", "int8"])
+        main(["predict", str(save()), str(photos), "--precision", "int4"])
     assert stopped.value.code == 2
-    assert "the precision is 'int8'; choose one of auto, fp32, bf16" in capsys.readouterr().err
+    assert "the precision is 'int4'; choose one of auto, fp32, bf16, int8" in capsys.readouterr().err
+    assert main(["predict", str(save()), str(photos), "--precision", "int8"]) == 2
+    assert "torch does not compute in int8: choose the engine openvino" in capsys.readouterr().err
     with pytest.raises(vitrail.VitrailError, match="the precision is 'half'"):
         vitrail.load(save()).predict(str(photos / "cat" / "0.png"), precision="half")

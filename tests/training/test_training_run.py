@@ -463,7 +463,7 @@ def test_the_command_line_is_recorded_as_it_was_typed(tmp_path, pictures, tiny):
 
 @pytest.mark.parametrize("start", [False, True], ids=["scratch", "from"])
 def test_the_network_is_built_once_and_a_file_loaded_once(tmp_path, pictures, monkeypatch, start):
-    """Counted in a run with minutes, which also times a copy."""
+    """Counted in a run with minutes, which also times a copy; a loaded network gets its drop path in one more."""
     values = {"train.minutes": 0.1, "train.epochs": None, "augment.policy": "none"}
     settings = fast().with_values(values)
     if start:
@@ -484,7 +484,7 @@ def test_the_network_is_built_once_and_a_file_loaded_once(tmp_path, pictures, mo
     monkeypatch.setattr(vitrail.ViT, "__init__", counting_init)
     monkeypatch.setattr(build_model, "load", counting_load)
     run_training(pictures, tmp_path / "run", settings)
-    assert len(built) <= 2 and len(loaded) == int(start)
+    assert len(built) <= 2 + start and len(loaded) == int(start)
 
 
 def test_a_run_of_an_earlier_version_is_resumed(tmp_path, pictures):
