@@ -87,8 +87,8 @@ def export(model: str | Path | Checkpoint, out: str | Path, **options: Unpack[Ex
     from vitrail.weights.checkpoint import Checkpoint
 
     for name, known in (("format", FORMATS), ("precision", PRECISIONS), ("preprocessing", PREPROCESSING)):
-        if options[name] not in known:  # type: ignore[literal-required]
-            raise VitrailError(f"{name} is {options[name]!r}: choose one of {', '.join(known)}")  # type: ignore[literal-required]
+        if (given := dict(options)[name]) not in known:
+            raise VitrailError(f"{name} is {given!r}: choose one of {', '.join(known)}")
     batch, asked = options["batch"], options["size"]
     if batch != DYNAMIC and (not isinstance(batch, int) or batch < 1):
         raise VitrailError(f"batch is {batch!r}: give {DYNAMIC} or a whole number above 0")
