@@ -12,6 +12,7 @@ from vitrail.errors import VitrailError
 from vitrail.option_types import count, counts, merged_tokens, names
 from vitrail.options import Option, takes_options
 from vitrail.terminal import print_error, print_text
+from vitrail.text import counted
 
 if TYPE_CHECKING:
     from vitrail.inference.bench.measure import BenchResult
@@ -98,7 +99,7 @@ def run_bench(
         write_text(plot, bench_chart(result.rows, str(model), machine_line()))
         print_error(f"{plot} is written")
     if result.interrupted:
-        print_error(f"stopped early, after {min(row['rounds'] for row in result.rows)} rounds")
+        print_error(f"stopped early, after {counted(min(row['rounds'] for row in result.rows), 'round')}")
         return INTERRUPTED
     return 0
 
