@@ -1,7 +1,7 @@
 """The linear probe: one linear layer, fitted to frozen features by the task's own loss and a penalty on its weights.
 
-With classes that is logistic regression, with labels one for each of them, with numbers ridge regression. The penalty is
-chosen on images that the layer was not fitted to, and never on those that it is measured on.
+With classes that is logistic regression, with labels one for each of them, with numbers ridge regression. The penalty
+is chosen on images that the layer was not fitted to, and never on those that it is measured on.
 """
 
 from __future__ import annotations

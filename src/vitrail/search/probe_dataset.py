@@ -6,7 +6,7 @@ takes little more than one pass over the images.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ from torch import Tensor
 from vitrail.data.loading.split import digest_files, make_units
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
-from vitrail.search.knn_probe import KS, as_outputs, target_rows, vote
+from vitrail.search.embeddings import Embedder
+from vitrail.search.image_vectors import image_vectors
+from vitrail.search.knn_probe import KS, K, as_outputs, target_rows, vote
 from vitrail.search.linear_probe import fit_probe
 from vitrail.search.nearest_neighbours import Vectors, nearest_neighbours
-from vitrail.tasks.registry import task_for
+from vitrail.tasks.registry import task_class, task_for
 from vitrail.tasks.task import Task
 from vitrail.text import counted, shown
 
@@ -45,13 +47,8 @@ class LabelledVectors:
 
     @classmethod
     def of(cls, vectors: Vectors, items: Sequence[Item], dataset: Dataset) -> LabelledVectors:
-        """Dense tasks have no target for a whole image, and are refused."""
+        """items: those of the dataset that the vectors are of."""
         task = task_for(dataset.task, dataset.labels)
-        if task.dense:
-            raise VitrailError(
-                f"{shown(dataset.table or dataset.root)} is for {task.title}: one vector an image says nothing about "
-                "places in it, so give data with a class, labels or numbers for each image"
-            )
         units, _ = make_units(digest_files([item.path for item in items]), [item.group for item in items], seed=0)
         return cls(vectors, items, task, units)
 
@@ -65,13 +62,41 @@ class Fold:
     test: Places
 
 
+def check_probeable(dataset: Dataset) -> None:
+    """Refuse data of dense tasks, which have no target for a whole image."""
+    task = task_class(dataset.task)
+    if task.dense:
+        raise VitrailError(
+            f"{shown(dataset.table or dataset.root)} is for {task.title}: one vector an image says nothing about "
+            "places in it; give data with a class, labels or numbers for each image"
+        )
+
+
+def probe_dataset(embedder: Embedder, dataset: Dataset, k: int = K, bootstrap: int = 1000) -> dict[str, Any]:
+    """`probe_vectors` of the dataset's readable images, and what was measured how."""
+    check_probeable(dataset)
+    vectors, places, unreadable = image_vectors(embedder, [item.path for item in dataset.items])
+    data = LabelledVectors.of(vectors, [dataset.items[place] for place in places], dataset)
+    findings = [finding.title for finding in dataset.findings if finding.severity in ("error", "warning")]
+    return probe_vectors(data, k, bootstrap) | {
+        "data": shown(dataset.table or dataset.root),
+        "width": vectors.shape[1],
+        "engine": embedder.engine.backend.name,
+        "precision": embedder.engine.backend.precision,
+        "unreadable": unreadable,
+        "notes": findings,
+    }
+
+
 def probe_vectors(data: LabelledVectors, k: int, bootstrap: int = 1000, seed: int = 0) -> dict[str, Any]:
     """What k-NN and a linear probe of these vectors score, as `Task.evaluate` measures, with 95 % intervals.
 
     part: test, else val, else folds, in which every image is measured once by the others.
     """
     part, folds = divide(data, seed)
-    ks = sorted({k, *KS})
+    fewest = min(len(fold.train) for fold in folds)
+    k = min(k, fewest)
+    ks = sorted({k, *(one for one in KS if one <= fewest)})
     outputs: dict[int | str, list[Tensor]] = {}
     penalties = []
     for fold in folds:
@@ -85,32 +110,29 @@ def probe_vectors(data: LabelledVectors, k: int, bootstrap: int = 1000, seed: in
     together = groups if len(set(groups)) < len(groups) else None
 
     def measure(name: int | str, resamples: int) -> dict[str, Any]:
-        result = data.task.evaluate(
-            torch.cat(outputs[name]), targets, bootstrap=resamples, seed=seed, groups=together
-        )
+        result = data.task.evaluate(torch.cat(outputs[name]), targets, bootstrap=resamples, seed=seed, groups=together)
         for miss in result["worst"]:
             miss["image"] = str(data.items[measured[miss["index"]]].path)
         return result
 
-    by_k = {one: measure(one, 0)["metrics"] for one in ks if one in outputs}
-    used = k if k in outputs else max(by_k)
     return {
         "task": data.task.name,
         "part": part,
         "compared": [len(fold.train) for fold in folds],
         "measured": len(measured),
-        "k": used,
-        "knn": measure(used, bootstrap),
-        "by_k": {str(one): metrics for one, metrics in by_k.items()},
+        "k": k,
+        "knn": measure(k, bootstrap),
+        "by_k": {str(one): measure(one, 0)["metrics"] for one in ks},
         "linear": measure("linear", bootstrap) | {"penalty": penalties if len(penalties) > 1 else penalties[0]},
     }
 
 
 def divide(data: LabelledVectors, seed: int = 0) -> tuple[str, list[Fold]]:
     """What is measured, and on which vectors by which."""
-    parts = np.array([item.split or "train" for item in data.items])
+    parts, units = np.array([item.split or "train" for item in data.items]), np.array(data.units)
     for part in ("test", "val"):
         test, train = np.flatnonzero(parts == part), np.flatnonzero((parts != part) & (parts != "test"))
+        train = train[~np.isin(units[train], units[test])]  # a copy of a test image would give its answer away
         if len(test) and len(train):
             choosing = parts[train] == "val" if (parts[train] == "val").any() else _choosing(data, train, seed)
             return part, [Fold(train, choosing, test)]
@@ -118,9 +140,7 @@ def divide(data: LabelledVectors, seed: int = 0) -> tuple[str, list[Fold]]:
     folds = [_fold(data, numbers != number, seed) for number in range(FOLDS)]
     folds = [fold for fold in folds if len(fold.test) and len(fold.train)]
     if not folds:
-        raise VitrailError(
-            f"{counted(len(data.items), 'image')} that differ are too few to compare: give at least two"
-        )
+        raise VitrailError(f"{counted(len(data.items), 'image')} that differ are too few to compare: give at least two")
     return f"{FOLDS} folds", folds
 
 
@@ -152,7 +172,6 @@ def _probe(data: LabelledVectors, fold: Fold, ks: Sequence[int]) -> tuple[dict[i
     task, train = data.task, [data.items[place].target for place in fold.train]
     task.fit(train)
     encoded = task.encode(train)
-    ks = [k for k in ks if k <= len(train)] or [len(train)]
     neighbours = nearest_neighbours(data.vectors[fold.test], data.vectors[fold.train], max(ks))
     rows = target_rows(encoded, task)
     outputs: dict[int | str, Tensor] = {k: as_outputs(vote(neighbours, rows, k), task) for k in ks}
@@ -169,8 +188,3 @@ def _probe(data: LabelledVectors, fold: Fold, ks: Sequence[int]) -> tuple[dict[i
 def _some(count: int, most: int) -> NDArray[np.int64]:
     """Places of all, or of so many at even steps."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
-
-
-def searched(folds: Sequence[Fold]) -> Iterator[int]:
-    """How many images each fold compares with."""
-    return (len(fold.train) for fold in folds)
