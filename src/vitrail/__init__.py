@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from vitrail.commands.models import models as models
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
+    from vitrail.commands.without_labels.explore import explore as explore
     from vitrail.commands.without_labels.knn import knn as knn
+    from vitrail.commands.without_labels.suggest import suggest as suggest
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.explanation.explainer import Explainer as Explainer
     from vitrail.images.unreadable import UnreadableImage as UnreadableImage
@@ -55,6 +57,7 @@ _HOMES = {
     "convert": "vitrail.commands.convert",
     "evaluate": "vitrail.commands.evaluate",
     "explain": "vitrail.commands.explain",
+    "explore": "vitrail.commands.without_labels.explore",
     "export": "vitrail.commands.export",
     "knn": "vitrail.commands.without_labels.knn",
     "load": "vitrail.inference.loaded_model",
@@ -63,6 +66,7 @@ _HOMES = {
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
     "serve": "vitrail.commands.serve",
+    "suggest": "vitrail.commands.without_labels.suggest",
     "train": "vitrail.commands.train",
     "vit_cls_forward": "vitrail.model.lecture",
     "vit_mean_forward": "vitrail.model.lecture",
@@ -87,6 +91,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "convert",
     "evaluate",
     "explain",
+    "explore",
     "export",
     "knn",
     "load",
@@ -95,6 +100,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "preset",
     "preset_names",
     "serve",
+    "suggest",
     "train",
     "vit_cls_forward",
     "vit_mean_forward",

@@ -31,6 +31,8 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "bench": "measure how fast a model runs here, by every engine",
     "explain": "show why a model answers as it does, and every step of its forward pass",
     "knn": "measure a model's frozen features by k-NN and a linear probe",
+    "explore": "map a pile of images: copies, clusters, outliers, on a page",
+    "suggest": "choose which images to label next",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }
 FOLDERS = {"without_labels": ("embed", "index", "search", "knn", "explore", "suggest")}  # in a folder of commands/
