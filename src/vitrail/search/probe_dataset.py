@@ -138,9 +138,7 @@ def divide(data: LabelledVectors, seed: int = 0) -> tuple[str, list[Fold]]:
             return part, [Fold(train, choosing, test)]
     count = min(FOLDS, len(set(data.units)))
     if count < 2:
-        raise VitrailError(
-            f"{counted(len(data.items), 'image')} can be compared with no other: give at least two"
-        )
+        raise VitrailError(f"{counted(len(data.items), 'image')} can be compared with no other: give at least two")
     numbers = fold_numbers(data.items, data.units, count, seed)
     return f"{count} folds", [_fold(data, numbers != number, seed) for number in range(count)]
 

@@ -13,6 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.inference.engine import Engine
 from vitrail.progress import ProgressBar
 from vitrail.search.embeddings import Embedder, Vectors, embed_all
+from vitrail.search.vector_file import read_facts, read_vectors
 from vitrail.text import counted, shown
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -32,8 +33,6 @@ def open_embedder(
     refused. options: as `Embedder` takes them."""
     if embeddings is None:
         return Embedder(model, **options)
-    from vitrail.search.vector_file import read_facts
-
     facts = read_facts(Path(embeddings))
     if facts.grid is not None:
         raise VitrailError(
@@ -66,8 +65,6 @@ def image_vectors(embedder: Embedder, paths: Sequence[Path], embeddings: str | P
 
 
 def _kept(embeddings: str | Path) -> dict[str, Vectors]:
-    from vitrail.search.vector_file import read_vectors
-
     vectors, paths, _ = read_vectors(embeddings)
     return {os.path.abspath(path): vector for path, vector in zip(paths, vectors, strict=True)}
 
