@@ -61,7 +61,7 @@ def test_vectors_of_a_file_are_not_computed_again(
 def test_vectors_of_another_model_are_refused(
     save: Callable[..., Path], photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = save(name="other.safetensors", depth=1)
+    other = save(name="other.safetensors", depth=3)
     vitrail.embed(other, photos, tmp_path / "emb.parquet")
     assert main(["explore", str(save()), str(photos), "--embeddings", str(tmp_path / "emb.parquet")]) == 2
     shown = capsys.readouterr()

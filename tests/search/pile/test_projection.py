@@ -14,7 +14,7 @@ from vitrail.search.pile.projection import NEIGHBOURS, neighbour_weights, princi
 
 @pytest.fixture(scope="module")
 def pile() -> tuple[np.ndarray, np.ndarray]:
-    return blobs(8, 60)
+    return blobs(20, 25, width=64, noise=1.5)
 
 
 def test_neighbours_stay_neighbours(pile: tuple[np.ndarray, np.ndarray]) -> None:
@@ -23,8 +23,8 @@ def test_neighbours_stay_neighbours(pile: tuple[np.ndarray, np.ndarray]) -> None
     drawn = project(vectors, neighbours)
     kept = trustworthiness(vectors, drawn, n_neighbors=10, metric="cosine")
     plain = trustworthiness(vectors, principal_components(vectors), n_neighbors=10, metric="cosine")
-    assert kept > 0.95 and kept > plain + 0.1
-    centres = np.stack([drawn[cluster == number].mean(0) for number in range(8)])
+    assert kept > 0.98 and kept > plain + 0.1
+    centres = np.stack([drawn[cluster == number].mean(0) for number in range(20)])
     nearest = ((drawn[:, None] - centres) ** 2).sum(2).argmin(1)
     assert (nearest == cluster).mean() > 0.97
 

@@ -55,7 +55,6 @@ def page(found: Exploration, *, model: str, data: str, thumbnails: int = THUMBNA
         more_clusters=max(0, found.clusters.count - CLUSTERS),
         groups=_groups(found, pictures),
         more_groups=max(0, len(found.near_duplicates) - GROUPS),
-        threshold=f"{found.threshold:.3f}",
         outliers=[_picture(found, place, pictures, f"{found.distance[place]:.3f}") for place in found.outliers],
         classes=found.pile.classes is not None,
         unreadable=[{"name": shown(row["image"]), "why": row["error"]} for row in found.unreadable[:40]],

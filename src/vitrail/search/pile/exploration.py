@@ -14,7 +14,7 @@ from vitrail.progress import ProgressBar
 from vitrail.search.nearest_neighbours import Vectors, neighbours_of_all
 from vitrail.search.pile.clusters import Clusters, find_clusters
 from vitrail.search.pile.image_pile import Pile
-from vitrail.search.pile.near_duplicates import near_duplicates, near_threshold
+from vitrail.search.pile.near_duplicates import near_duplicates
 from vitrail.search.pile.projection import NEIGHBOURS, Map, project
 from vitrail.text import counted, shown
 
@@ -32,7 +32,6 @@ class Exploration:
     clusters: Clusters
     typical: list[list[int]]  # of each cluster, the most typical first
     near_duplicates: list[list[int]]  # the closest group first
-    threshold: float  # the cosine from which on images count as nearly the same
     distance: NDArray[np.float32]  # (N,) mean cosine distance to the nearest neighbours
     outliers: list[int]  # the farthest first
     unreadable: list[dict[str, str]] = field(default_factory=list)
@@ -69,7 +68,6 @@ class Exploration:
             ],
             "silhouettes": {str(number): value for number, value in self.clusters.silhouettes.items()},
             "near_duplicates": [[str(self.pile.paths[place]) for place in group] for group in self.near_duplicates],
-            "threshold": self.threshold,
             "outliers": [
                 {"image": str(self.pile.paths[place]), "distance": float(self.distance[place])}
                 for place in self.outliers
@@ -102,8 +100,7 @@ def explore_vectors(vectors: Vectors, pile: Pile, clusters: int | None = None, s
     """Look at the vectors (N, D) of a pile's images. clusters: how many; None: chosen by measurement."""
     neighbours = neighbours_of_all(vectors, max(NEIGHBOURS, LONELY))
     found = find_clusters(vectors, clusters, seed)
-    threshold = near_threshold(neighbours)
-    groups = near_duplicates(neighbours, threshold)
+    groups = near_duplicates(neighbours)
     near = neighbours.similarity[:, :LONELY]
     distance = 1 - near.mean(axis=1) if near.shape[1] else np.zeros(len(vectors), np.float32)
     most = min(OUTLIERS, len(vectors) // 20)
@@ -115,7 +112,6 @@ def explore_vectors(vectors: Vectors, pile: Pile, clusters: int | None = None, s
         clusters=found,
         typical=_typical(found, groups),
         near_duplicates=groups,
-        threshold=threshold,
         distance=distance.astype(np.float32),
         outliers=np.argsort(-distance, kind="stable")[:most].tolist(),
     )

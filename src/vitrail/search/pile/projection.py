@@ -21,7 +21,8 @@ from vitrail.search.nearest_neighbours import Neighbours, Vectors
 
 NEIGHBOURS = 15  # that attract
 CURVE_A, CURVE_B = 1.577, 0.8951  # 1 / (1 + a d^2b): UMAP's fit for a least distance of 0.1
-REPEL = 2.5  # what is random pushes so much more than neighbours pull: 5 negative samples, of which one end moves
+REPEL = 10.0  # what is random pushes so much more than neighbours pull. UMAP: 2.5 (5 negative samples, one end moves)
+# Trustworthiness on 1,500 flowers: 0.910 at 2.5, 0.925 at 5, 0.937 at 10, 0.936 at 20; t-SNE has 0.943.
 STEP, MOMENTUM = 0.25, 0.8
 CLIP = 4.0  # of a single push or pull
 SPREAD = 10.0  # of the start, in units of the curve
