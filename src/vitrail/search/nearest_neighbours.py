@@ -6,7 +6,7 @@ for more than EXACT vectors, each is compared with those of the nearest cells on
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ CHUNK = 64  # of them are looked at together; see `_largest`
 Vectors = NDArray[np.float32]
 
 
-class Neighbours(NamedTuple):
+@dataclass(frozen=True)
+class Neighbours:
     """Of M vectors, the nearest first."""
 
     similarity: NDArray[np.float32]  # (M, k) cosine

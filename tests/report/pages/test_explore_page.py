@@ -29,7 +29,8 @@ __all__ = ["browser"]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Exploration:
     """40 images in two classes; the last is a copy of the first, and one has a name that is HTML."""
     root = tmp_path_factory.mktemp("pile")
-    vectors, classes = blobs(2, 20)
+    vectors, classes = blobs(2, 20, noise=0)
+    vectors += 0.6 * np.random.default_rng(0).normal(size=vectors.shape).astype(np.float32)
     vectors[39] = vectors[0]
     paths = []
     for number, label in enumerate(classes):

@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from tests.search.pile.blobs import blobs
+from vitrail.search.pile import clusters
 from vitrail.search.pile.clusters import find_clusters, silhouette
 
 
@@ -17,6 +18,13 @@ def test_the_number_of_clusters_is_found(count: int) -> None:
     found = find_clusters(vectors)
     assert found.count == count and adjusted_rand_score(truth, found.number) > 0.95
     assert max(found.silhouettes, key=lambda number: found.silhouettes[number]) == count
+
+
+def test_of_numbers_that_are_as_good_the_largest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {2: 0.3, 3: 0.29, 4: 0.28, 5: 0.2}
+    monkeypatch.setattr(clusters, "NUMBERS", tuple(values))
+    monkeypatch.setattr(clusters, "silhouette", lambda unit, number: values[len(number.unique())])
+    assert find_clusters(blobs(8, 60)[0]).count == 4
 
 
 def test_the_silhouette_is_that_of_scikit_learn() -> None:

@@ -45,8 +45,8 @@ def page(found: Exploration, *, model: str, data: str, thumbnails: int = THUMBNA
         small = in_threads(lambda n: small_picture(found.pile.paths[n]), mapped, None, bar.update)
     return render(
         "explore.html",
-        name=shown(data),
-        subtitle=f"{counted(len(found.pile.paths), 'image')} as {model} sees them",
+        name=shown(Path(data).absolute().name or data),
+        subtitle=f"{counted(len(found.pile.paths), 'image')} as {shown(model)} sees them",
         tiles=_tiles(found),
         notes=_notes(found, len(mapped)),
         data=Markup(json.dumps(_data(found, mapped, small)).replace("<", "\\u003c")),

@@ -10,7 +10,7 @@ const picture = new Int32Array(bytesOf(data.picture)), sizes = new Uint8Array(by
 const classOf = data.class === null ? null : new Uint16Array(bytesOf(data.class));
 const sheets = [...document.querySelectorAll(".sheet")];
 const LONELY = ["#7d8fa8", "#5b9aa0", "#8fae5d", "#dba13a", "#d8553b"]; // from company to loneliness
-const SHOWN = 72, TILE = 34, NEAR = 14, CONTACT = 96; // pixels between pictures, their size, how near a pointer must be; pictures of a selection
+const SHOWN = 26, TILE = 36, NEAR = 14, CONTACT = 96; // pixels between pictures, their size, how near a pointer must be; pictures of a selection
 
 const canvas = element("map"), paper = canvas.getContext("2d"), tip = document.querySelector(".tip");
 const view = { scale: 1, left: 0, top: 0 };  // pixel = place * scale + left
@@ -70,7 +70,7 @@ function draw() {
   const sharp = window.devicePixelRatio || 1;
   paper.setTransform(sharp, 0, 0, sharp, 0, 0);
   paper.clearRect(0, 0, width, height);
-  const radius = Math.min(7, Math.max(1, 60 / Math.sqrt(COUNT)) * Math.sqrt(view.scale / fitted));
+  const radius = Math.min(7, Math.max(1.1, 150 / Math.sqrt(COUNT)) * Math.sqrt(view.scale / fitted));
   let last = -1;
   paper.globalAlpha = 0.85;
   for (const i of order) {
@@ -88,16 +88,29 @@ function draw() {
   canvas.dataset.view = JSON.stringify(view);
 }
 
-function drawPictures() {  // at most one in each field of the canvas, so that their number is bounded
-  const taken = new Set(), across = Math.ceil(width / SHOWN) + 2;
-  for (let i = 0; i < COUNT; i++) {
+// Pictures in an order of chance, or those of the first class would hide all others.
+const shuffled = Uint32Array.from({ length: COUNT }, (_, i) => i);
+for (let i = COUNT - 1, seed = 1; i > 0; i--) {
+  seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
+  const other = Math.floor((seed / 4294967296) * (i + 1)), kept = shuffled[i];
+  shuffled[i] = shuffled[other];
+  shuffled[other] = kept;
+}
+
+function drawPictures() {  // none over another, so that their number is bounded
+  const size = TILE * (view.scale > 4 * fitted ? 1.6 : 1), gap = size + SHOWN, across = Math.ceil(width / gap) + 3, taken = new Map();
+  for (const i of shuffled) {
     if (picture[i] < 0 || !visible(i)) continue;
     const x = X[i] * view.scale + view.left, y = Y[i] * view.scale + view.top;
     if (x < 0 || y < 0 || x > width || y > height) continue;
-    const field = Math.floor(y / SHOWN) * across + Math.floor(x / SHOWN);
-    if (taken.has(field)) continue;
-    taken.add(field);
-    const size = TILE * (view.scale > 4 * fitted ? 1.6 : 1), [w, h] = fit(i, size);
+    const row = Math.floor(y / gap) + 1, column = Math.floor(x / gap) + 1;
+    const free = [-1, 0, 1].every((down) => [-1, 0, 1].every((right) => {
+      const there = taken.get((row + down) * across + column + right);
+      return !there || Math.max(Math.abs(there[0] - x), Math.abs(there[1] - y)) >= gap;
+    }));
+    if (!free) continue;
+    taken.set(row * across + column, [x, y]);
+    const [w, h] = fit(i, size);
     paper.fillStyle = colours[kind[i]];
     paper.fillRect(x - w / 2 - 2, y - h / 2 - 2, w + 4, h + 4);
     drawPicture(paper, i, x - w / 2, y - h / 2, w, h);

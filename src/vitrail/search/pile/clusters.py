@@ -1,14 +1,14 @@
 """Clusters of vectors: spherical k-means, with as many clusters as separate the vectors best.
 
 k-means on vectors of length 1, whose centres have length 1 too: the cluster of a vector is the centre with the largest
-cosine. The number of clusters is the one with the best silhouette: how much nearer a vector is to its own cluster than
-to the next one, measured on a sample.
+cosine. A number of clusters is judged by its silhouette: how much nearer a vector is to its own cluster than to the
+next one, measured on a sample. Of the numbers that are about as good as the best, the largest tells most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,10 +23,12 @@ SAMPLE = 20_000  # vectors that the centres are found on
 MEASURED = 2_000  # vectors that the silhouette is measured on
 STARTS = 4  # of which the best is kept
 ROUNDS = 50  # at most
+NEARLY = 0.9  # of the best silhouette is about as good
 SMALLEST = 5  # images a cluster must have on average for a number of clusters to be tried
 
 
-class Clusters(NamedTuple):
+@dataclass(frozen=True)
+class Clusters:
     """Largest first."""
 
     number: NDArray[np.int64]  # (N,) the cluster of each vector
@@ -50,7 +52,8 @@ def find_clusters(vectors: Vectors, count: int | None = None, seed: int = 0) -> 
     silhouettes = {n: silhouette(measured, (measured @ centres.T).argmax(1)) for n, centres in found.items()}
     if not found:
         return Clusters(np.zeros(len(unit), np.int64), np.ones(len(unit), np.float32), {})
-    best = found[max(silhouettes, key=lambda number: silhouettes[number])]
+    most = max(silhouettes.values())
+    best = found[max(number for number, value in silhouettes.items() if value >= (NEARLY * most if most > 0 else most))]
     similarity, number = (unit @ best.T).max(1)
     return Clusters(_largest_first(number.numpy()), similarity.numpy(), silhouettes)
 

@@ -19,7 +19,7 @@ from vitrail.search.pile.projection import NEIGHBOURS, Map, project
 from vitrail.text import counted, shown
 
 LONELY = 10  # neighbours whose mean distance makes an outlier
-TYPICAL = 8  # images that stand for a cluster
+TYPICAL = 10  # images that stand for a cluster
 OUTLIERS = 60  # at most; and no more than one in twenty
 
 

@@ -22,9 +22,9 @@ from vitrail.search.pile.image_pile import Pile
 from vitrail.search.pile.uncertainty import Uncertainty
 from vitrail.text import counted
 
-CANDIDATES = 8_000  # images that may be chosen, of large piles
-DEMAND = 4_000  # images that want one near them, of large piles
-REACH = 0.07  # how fast help falls with the cosine distance: exp(-d / reach), as k-NN weighs its neighbours
+CANDIDATES = 4_000  # images that may be chosen, of large piles
+DEMAND = 2_000  # images that want one near them, of large piles
+REACH = 0.15  # how fast help falls with the cosine distance d: exp(-d / reach); chosen by benchmarks/suggest.py
 FLOOR = 0.02  # what an image of which the model is sure still asks for: it may be wrong
 
 
