@@ -37,8 +37,6 @@ def test_json_is_what_python_gives(save: Callable[..., Path], photos: Path, caps
 
 
 def test_a_pile_needs_no_labels(save: Callable[..., Path], tmp_path: Path, picture: Callable[..., Image.Image]) -> None:
-    for number in range(12):
-        picture(number).save(tmp_path / f"{number}.png")
     (tmp_path / "pile").mkdir()
     for number in range(12):
         picture(number).save(tmp_path / "pile" / f"{number}.png")
@@ -46,6 +44,15 @@ def test_a_pile_needs_no_labels(save: Callable[..., Path], tmp_path: Path, pictu
     found = vitrail.explore(save(), tmp_path / "pile")
     assert len(found.pile.paths) == 13 and found.pile.classes is None
     assert {found.name(place) for place in found.near_duplicates[0]} == {"3.png", "again.png"}
+
+
+def test_images_beside_class_folders_are_not_passed_over(
+    save: Callable[..., Path], photos: Path, picture: Callable[..., Image.Image]
+) -> None:
+    assert vitrail.explore(save(), photos).pile.labels == ("cat", "dog")
+    picture(99).save(photos / "loose.png")
+    found = vitrail.explore(save(), photos)
+    assert len(found.pile.paths) == 13 and found.pile.classes is None
 
 
 def test_vectors_of_a_file_are_not_computed_again(
