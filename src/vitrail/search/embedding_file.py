@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from filelock import FileLock, Timeout
-
 from vitrail.errors import VitrailError
-from vitrail.files import remove_unfinished, replacing
+from vitrail.files import holding_lock, remove_unfinished, replacing
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.prefetch import Pause
 from vitrail.search.embeddings import Embedder
@@ -64,22 +62,14 @@ class PartFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Held by one process; the system releases it however that process ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / "lock", timeout=0)
-            lock.acquire()
-        except Timeout:
-            raise VitrailError(f"another process is writing {shown(self.out)}: choose another --out") from None
-        except OSError as error:
-            raise VitrailError(f"cannot write {shown(self.out)}: {error.strerror or error}") from None
-        try:
+        busy = f"another process is writing {shown(self.out)}: choose another --out"
+        with holding_lock(self.path / "lock", busy):
             remove_unfinished(self.path)
-            yield
-        finally:
-            lock.release()
-            with contextlib.suppress(OSError):
+            try:
+                yield
+            finally:
                 if not self.parts():
-                    shutil.rmtree(self.path)
+                    shutil.rmtree(self.path, ignore_errors=True)
 
     def part(self, number: int) -> Path:
         return self.path / f"part-{number:06d}.parquet"
