@@ -26,7 +26,7 @@ In Python an option is a keyword of the function of the same name, with the same
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | done, and something was wrong: `check` found an error, `predict`, `explain`, `embed` or `index` could not read an image |
+| 1 | done, and something was wrong: `check` found an error, or an image could not be read |
 | 2 | a mistake in the command or its input; the last line says which |
 | 130 | stopped by Ctrl-C |
 """
