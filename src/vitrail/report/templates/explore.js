@@ -11,7 +11,7 @@ const classOf = data.class === null ? null : new Uint16Array(bytesOf(data.class)
 const sheets = [...document.querySelectorAll(".sheet")];
 const LONELY = ["#7d8fa8", "#5b9aa0", "#8fae5d", "#dba13a", "#d8553b"]; // from company to loneliness
 // Pixels between pictures, their size, how near a pointer must be; pictures of a selection, and how many dots get rings.
-const SHOWN = 26, TILE = 36, NEAR = 14, CONTACT = 96, RINGS = 1500;
+const SHOWN = 26, TILE = 36, NEAR = 14, CONTACT = 96, RINGS = 150;
 
 const canvas = element("map"), paper = canvas.getContext("2d"), tip = document.querySelector(".tip");
 const view = { scale: 1, left: 0, top: 0 };  // pixel = place * scale + left
@@ -106,7 +106,7 @@ for (let i = COUNT - 1, seed = 1; i > 0; i--) {
 function drawPictures() {  // none over another, so that their number is bounded
   const size = TILE * (view.scale > 4 * fitted ? 1.6 : 1), gap = size + SHOWN, across = Math.ceil(width / gap) + 3, taken = new Map();
   for (const i of shuffled) {
-    if (picture[i] < 0 || !visible(i)) continue;
+    if (picture[i] < 0 || !visible(i) || (chosen && !selected[i])) continue;
     const x = X[i] * view.scale + view.left, y = Y[i] * view.scale + view.top;
     if (x < 0 || y < 0 || x > width || y > height) continue;
     const row = Math.floor(y / gap) + 1, column = Math.floor(x / gap) + 1;
@@ -316,21 +316,34 @@ function saveList() {
 
 const at = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
 
+const fingers = new Map();  // two of them zoom
+
+function pinch(event) {
+  const before = [...fingers.values()], middle = (axis) => (before[0][axis] + before[1][axis]) / 2;
+  const apart = ([one, other]) => Math.max(1, Math.hypot(one[0] - other[0], one[1] - other[1]));
+  fingers.set(event.pointerId, at(event));
+  zoom(apart([...fingers.values()]) / apart(before), middle(0), middle(1));
+}
+
 canvas.addEventListener("pointerdown", (event) => {
   canvas.setPointerCapture(event.pointerId);
   const [x, y] = at(event);
-  if (lassoing || event.shiftKey) loop = [[x, y]];
+  fingers.set(event.pointerId, [x, y]);
+  if (fingers.size > 1) loop = drag = null;
+  else if (lassoing || event.shiftKey) loop = [[x, y]];
   else drag = [x, y];
   showTip(-1);
 });
 canvas.addEventListener("pointermove", (event) => {
   const [x, y] = at(event);
+  if (fingers.size > 1) { if (fingers.has(event.pointerId)) pinch(event); return; }
   if (loop) { loop.push([x, y]); redraw(); return; }
   if (drag) { moveBy(x - drag[0], y - drag[1]); drag = [x, y]; return; }
   const found = nearest(x, y);
   if (found !== hovered) { hovered = found; showTip(found); redraw(); }
 });
 function release(event) {
+  fingers.delete(event.pointerId);
   if (loop && event.type === "pointerup" && loop.length > 2) selectLoop(lassoing && event.shiftKey);
   loop = drag = null;
   redraw();
