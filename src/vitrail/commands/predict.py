@@ -17,8 +17,8 @@ from vitrail.progress import ProgressBar
 
 if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
+    from vitrail.inference.engine import Engine
     from vitrail.inference.output.writers import Write
-    from vitrail.tasks.task import Task
 
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
 
@@ -35,6 +35,9 @@ def run_predict(
     out: Annotated[
         str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
     ] = None,
+    unknown: Annotated[
+        bool, Option("the answer to a picture unlike those of training is 'unknown'; not for masks, boxes and depth")
+    ] = False,
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
     **options: Unpack[AnsweringOptions],
 ) -> int:
@@ -62,11 +65,12 @@ def run_predict(
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
     with contextlib.ExitStack() as stack:
         stack.enter_context(limit_decoding(max_pixels))
-        writes = _outlets(stack, task, top, json, csv)
+        writes = _outlets(stack, predictor.engine, top, json, csv)
         if out is not None:
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
-        for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand(images), top))):
+        predictions = predictor.predict(expand(images), top, unknown=unknown)
+        for prediction in stack.enter_context(contextlib.closing(predictions)):
             unreadable += prediction.error is not None
             clipped += prediction.clipped
             for write in writes:
@@ -78,15 +82,15 @@ def run_predict(
     return 1 if unreadable or not bar.done else 0
 
 
-def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None, csv: str | None) -> list[Write]:
+def _outlets(stack: contextlib.ExitStack, engine: Engine, top: int, json: str | None, csv: str | None) -> list[Write]:
     from vitrail.inference.output.writers import csv_rows, json_rows, text_lines
 
     writes: list[Write] = []
     if json is not None:
         writes.append(stack.enter_context(json_rows(json)))
     if csv is not None:
-        writes.append(stack.enter_context(csv_rows(csv, task, top)))
-    return writes or [text_lines(task)]
+        writes.append(stack.enter_context(csv_rows(csv, engine.task, top, engine.familiarity is not None)))
+    return writes or [text_lines(engine.task)]
 
 
 def _summary(bar: ProgressBar, unreadable: int, backend: Backend) -> str:

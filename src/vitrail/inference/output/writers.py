@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -36,8 +36,18 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
 
 def as_line(prediction: Prediction, task: Task) -> str:
     """One prediction for people."""
-    what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(prediction.answer or {})
+    answer = prediction.answer or {}
+    what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(answer)
+    what += familiarity_words(answer)
     return shown(f"{name_of(prediction.source)}: {what}")
+
+
+def familiarity_words(answer: Mapping[str, Any]) -> str:
+    """'; familiarity 0.62', or '; unfamiliar (0.01)'; "" where the model's file does not tell."""
+    if "familiarity" not in answer:
+        return ""
+    score = f"{answer['familiarity']:.2g}"
+    return f"; familiarity {score}" if answer["familiar"] else f"; unfamiliar ({score})"
 
 
 def text_lines(task: Task) -> Write:
@@ -87,13 +97,17 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
+def csv_rows(path: str | Path, task: Task, top: int, familiarity: bool = False) -> Iterator[Write]:
     """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
+
+    familiarity: before the last, how familiar the image is, and whether it is.
 
     A text that a spreadsheet would run as a formula gets a ' before it, as OWASP advises.
     """
     columns = task.columns(top)
-    header = ["image", *columns, "error" if "error" not in columns else "image_error"]
+    told = ("familiarity", "familiar") if familiarity else ()
+    others = [name if name not in columns else f"image_{name}" for name in (*told, "error")]
+    header = ["image", *columns, *others]
     with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
         writer = csv.writer(_Lines(file), lineterminator="\r\n")
         writer.writerow([no_formula(name) for name in header])
@@ -101,10 +115,16 @@ def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
         def write(prediction: Prediction) -> None:
             row = {} if prediction.answer is None else task.row(prediction.answer)
             error = "" if prediction.error is None else str(prediction.error)
-            cells = [name_of(prediction.source), *(row.get(column, "") for column in columns), error]
+            extra = [_told((prediction.answer or {}).get(name, "")) for name in told]
+            cells = [name_of(prediction.source), *(row.get(column, "") for column in columns), *extra, error]
             writer.writerow([no_formula(cell) for cell in cells])
 
         yield write
+
+
+def _told(value: Any) -> Any:
+    """As JSON writes it: true, false."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def no_formula(cell: Any) -> Any:
