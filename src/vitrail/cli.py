@@ -30,6 +30,7 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "evaluate": "measure a model on labelled images",
     "bench": "measure how fast a model runs here, by every engine",
     "explain": "show why a model answers as it does, and every step of its forward pass",
+    "knn": "measure a model's frozen features by k-NN and a linear probe",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }
 FOLDERS = {"without_labels": ("embed", "index", "search", "knn", "explore", "suggest")}  # in a folder of commands/
