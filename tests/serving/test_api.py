@@ -68,6 +68,21 @@ def test_an_answer_is_that_of_predict(server: Server, model: vitrail.Model) -> N
         same(result, model.predict(data, top=2))
 
 
+def test_strangers_are_unknown_on_demand(server: Server, model: vitrail.Model) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), (255, 0, 255)).save(buffer, "PNG")
+    data = [picture(1), buffer.getvalue()]
+    plain = server.send("/v1/predict", *data).json["results"]
+    assert [result["familiar"] for result in plain] == [True, False]
+    assert plain[1]["familiarity"] < 0.05 and plain[1]["label"] in model.labels
+    unknown = server.send("/v1/predict?unknown=1", *data).json["results"]
+    assert unknown[0] == plain[0]
+    assert (unknown[1]["label"], unknown[1]["probability"], unknown[1]["unknown"]) == ("unknown", None, True)
+    header, _ = unpacked(server.send("/v1/look", data[1]).body)
+    assert header["answer"]["familiar"] is False and "unfamiliar" in header["words"]
+    assert server.get("/v1/model").json["tells_familiarity"] is True
+
+
 def test_several_images_are_answered_in_their_order_by_form_and_by_json(server: Server, model: vitrail.Model) -> None:
     images = [picture(seed, form=kind) for seed, kind in enumerate(("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"))]
     texts = [base64.b64encode(image).decode() for image in images]

@@ -20,9 +20,9 @@ class ImageVectors(NamedTuple):
     unreadable: list[dict[str, str]]  # image and error of each of the others
 
 
-def image_vectors(embedder: Embedder, paths: Sequence[Path]) -> ImageVectors:
+def image_vectors(embedder: Embedder, paths: Sequence[Path], quiet: bool = False) -> ImageVectors:
     """VitrailError where none can be read."""
-    with ProgressBar("embedding", len(paths)) as bar:
+    with ProgressBar("embedding", len(paths), enabled=not quiet) as bar:
         vectors, places, errors = embed_all(embedder, _counted(paths, bar))
     if not places:
         why = f", the first because it {errors[0].why}" if errors else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -111,6 +112,21 @@ def outputs_of(
     _gather_vectors(vectors, pooled, engine, processes)
     outputs = torch.stack(rows) if rows else torch.empty(0, engine.checkpoint.config.classes)
     return processes.gather(outputs)
+
+
+def pooled_features(
+    network: nn.Module, images: HeldOutImages, indices: Sequence[int], seconds: float, precision: str
+) -> Tensor:
+    """(M, D): what the head reads of the first M of these images, as many as so many seconds suffice for."""
+    ends = time.monotonic() + seconds
+    features: list[Tensor] = []
+    with evaluation_engine(network, images, precision=precision) as engine:
+        for start in range(0, len(indices), images.batch_size):
+            for _ in engine.run(images.take(indices[start : start + images.batch_size]), features):
+                pass
+            if time.monotonic() > ends:
+                break
+    return torch.stack(features) if features else torch.empty(0, engine.checkpoint.config.pooled_width)
 
 
 def _gather_vectors(vectors: list[Tensor], pooled: list[Tensor] | None, engine: Engine, processes: Processes) -> None:

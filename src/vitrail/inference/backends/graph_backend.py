@@ -22,7 +22,7 @@ from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
 
 Floats: TypeAlias = NDArray[np.float32]
-# Normalised (B, C, h, w), B of any number -> outputs (B, ...), and what the head reads, (B, D), if it was traced for it.
+# Normalised (B, C, h, w), B of any number -> outputs (B, ...), and what the head reads, (B, D), if traced for it.
 Run: TypeAlias = Callable[[Floats], list[Floats]]
 MOST_SIZES = 4  # that are kept ready at a time: each holds a copy of the weights
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -120,6 +120,14 @@ def csv_rows(path: str | Path, task: Task, top: int, familiarity: bool = False) 
             writer.writerow([no_formula(cell) for cell in cells])
 
         yield write
+
+
+def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A CSV file of rows that have all of these columns."""
+    with _file(path, "surrogateescape") as file:
+        writer = csv.writer(_Lines(file), lineterminator="\r\n")
+        writer.writerow(columns)
+        writer.writerows([no_formula(_told(row[column])) for column in columns] for row in rows)
 
 
 def _told(value: Any) -> Any:
