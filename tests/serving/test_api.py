@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import vitrail
-from tests.serving.conftest import LABELS
+from tests.serving.conftest import LABELS, faint_red
 from tests.serving.server import Server, form, picture, unpacked
 from vitrail.data.loading.transforms import normalise
 from vitrail.explanation.methods.attention_maps import attention_maps
@@ -69,9 +69,7 @@ def test_an_answer_is_that_of_predict(server: Server, model: vitrail.Model) -> N
 
 
 def test_strangers_are_unknown_on_demand(server: Server, model: vitrail.Model) -> None:
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 64), (255, 0, 255)).save(buffer, "PNG")
-    data = [picture(1), buffer.getvalue()]
+    data = [faint_red(7), picture(1)]
     plain = server.send("/v1/predict", *data).json["results"]
     assert [result["familiar"] for result in plain] == [True, False]
     assert plain[1]["familiarity"] < 0.05 and plain[1]["label"] in model.labels

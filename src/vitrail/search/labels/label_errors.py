@@ -12,7 +12,7 @@ import numpy as np
 from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.findings import Example, Finding
-from vitrail.search.labels.confident_learning import Labels, Probabilities, find_errors, label_quality
+from vitrail.search.labels.confident_learning import Labels, Probabilities, confident_joint, label_quality
 from vitrail.tasks.registry import task_class
 from vitrail.text import counted, shown
 
@@ -26,11 +26,11 @@ class LabelError:
     item: Item
     given: str  # the class it is labelled with; of several labels, the one in question
     better: str  # the class that fits better; of several labels, "with" or "without" the one in question
-    quality: float  # from 0 to 1: how well the label fits
+    quality: float  # from 0 to 1: the label's probability, by the other images
     likely: bool  # whether confident learning counts it as an error
 
     def words(self) -> str:
-        """'rose, tulip fits better (0.04)'."""
+        """'labelled rose, tulip fits better (0.04)'."""
         if self.better in (WITH, WITHOUT):
             return f"{self.better} the label {self.given} it would fit better ({self.quality:.2f})"
         return f"labelled {self.given}, {self.better} fits better ({self.quality:.2f})"
@@ -62,12 +62,12 @@ def check_labelled(task: str) -> None:
 def class_errors(items: Sequence[Item], labels: Sequence[str], probabilities: Probabilities) -> list[LabelError]:
     """Of images with one class each, the worst first. probabilities: (N, K), out of fold."""
     given = np.array([item.target for item in items], dtype=np.int64)
-    instead, quality = find_errors(given, probabilities), label_quality(given, probabilities)
-    likely = instead >= 0
+    confident, quality = confident_joint(given, probabilities), label_quality(given, probabilities)
+    likely = confident.errors
     others = np.array(probabilities)
     others[np.arange(len(given)), given] = -1
-    better = np.where(likely, instead, others.argmax(axis=1))
-    order = np.lexsort((quality, ~likely))  # what confident learning counts comes first
+    better = np.where(likely, confident.counted, others.argmax(axis=1))
+    order = np.argsort(quality, kind="stable")
     return [
         LabelError(items[i], labels[given[i]], labels[better[i]], float(quality[i]), bool(likely[i])) for i in order
     ]
@@ -84,7 +84,7 @@ def several_label_errors(
     for place, label in enumerate(labels):
         has: Labels = given[:, place]
         pair = np.stack([1 - probabilities[:, place], probabilities[:, place]], axis=1)
-        likely, quality = find_errors(has, pair) >= 0, label_quality(has, pair)
+        likely, quality = confident_joint(has, pair).errors, label_quality(has, pair)
         found += [
             LabelError(items[i], label, WITHOUT if has[i] else WITH, float(quality[i]), bool(likely[i]))
             for i in range(len(items))
@@ -96,8 +96,7 @@ def several_label_errors(
 def label_errors(
     task: str, items: Sequence[Item], labels: Sequence[str], probabilities: Probabilities
 ) -> list[LabelError]:
-    """Of either kind of task. With one class each all images are listed, `likely` ones first; with several labels the
-    likely errors alone."""
+    """With one class each all images are listed; with several labels the likely errors alone."""
     check_labelled(task)
     find = class_errors if task_class(task).one_class_each else several_label_errors
     return find(items, labels, probabilities)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from vitrail.data.image_groups import group_images
@@ -38,20 +39,23 @@ class Learnt:
 def learn_familiarity(
     run: Run, images: TrainingImages, model: Encoder, indices: Sequence[int], pooled: Tensor
 ) -> Learnt | None:
-    """indices, pooled: validation images, and what the head reads of them, (H, D); none: they are run now.
+    """indices, pooled: validation images, and what the head reads of them, (H, D); without vectors they are run now.
 
     The main process does it for all. None where the settings say that nothing is to be kept."""
     most = images.settings.data.familiarity_images
     if not most:
         return None
-    held_out = list(indices[:MOST_HELD_OUT]) if len(pooled) else images.validation_indices[:MOST_HELD_OUT]
-    order = permutation(images.settings.train.seed, 1, len(images.data.train))
+    seed = images.settings.train.seed
+    some = permutation(seed, 1, len(indices))[:MOST_HELD_OUT]  # where time cuts them off, those of all classes
+    held_out = [indices[place] for place in some]
+    order = permutation(seed, 1, len(images.data.train))
     chosen = order[: min(most, most_vectors(model.config.pooled_width))].tolist()
 
     def learn() -> Learnt:
         network = model.to(run.processes.device)
-        vectors = pooled[:MOST_HELD_OUT]
-        if not len(vectors):
+        if len(pooled):
+            vectors = pooled[torch.from_numpy(some)]
+        else:
             vectors = pooled_features(network, images.held_out["val"], held_out, time_for(images), MEASURED_IN)
         learnt = _learn(images, network, chosen, held_out[: len(vectors)], vectors)
         model.cpu()
