@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack, cast
 
 from vitrail.commands.shared_options import MAX_PIXELS, MODEL
 from vitrail.commands.shell import Argument
@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
 
 
-@takes_options(AnsweringOptions)
+class PredictOptions(AnsweringOptions, total=False):
+    unknown: Annotated[
+        bool,
+        Option(
+            "the answer to a picture unlike those of training is 'unknown'; not for masks, boxes and depth",
+            default=False,
+        ),
+    ]
+
+
+@takes_options(PredictOptions)
 def run_predict(
     model: Annotated[str, Argument(MODEL, "MODEL")],
     images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
@@ -35,11 +45,8 @@ def run_predict(
     out: Annotated[
         str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
     ] = None,
-    unknown: Annotated[
-        bool, Option("the answer to a picture unlike those of training is 'unknown'; not for masks, boxes and depth")
-    ] = False,
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
-    **options: Unpack[AnsweringOptions],
+    **options: Unpack[PredictOptions],
 ) -> int:
     """Prints one row an image, in their order. What cannot be read is a row with its error, and the exit code is
     then 1.
@@ -59,7 +66,8 @@ def run_predict(
     measures = options["engine"] != "torch" or options["merge_tokens"] != 0
     if measures and options["calibration"] is None and STDIN not in map(str, images):
         options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
-    predictor = Predictor(model, **options)
+    running = cast("AnsweringOptions", {name: value for name, value in options.items() if name != "unknown"})
+    predictor = Predictor(model, **running)
     task = predictor.engine.task
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
@@ -69,7 +77,7 @@ def run_predict(
         if out is not None:
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
-        predictions = predictor.predict(expand(images), top, unknown=unknown)
+        predictions = predictor.predict(expand(images), top, unknown=options["unknown"])
         for prediction in stack.enter_context(contextlib.closing(predictions)):
             unreadable += prediction.error is not None
             clipped += prediction.clipped

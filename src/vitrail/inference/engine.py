@@ -229,7 +229,7 @@ class Engine:
             return answers
         scores = self.familiarity.scores(torch.stack(list(pooled))).tolist()
         return [
-            (self.task.unknown(answer) if unknown and score < UNFAMILIAR else answer)
+            (self.task.unknown_answer(answer) if unknown and score < UNFAMILIAR else answer)
             | {"familiarity": round(score, 4), "familiar": score >= UNFAMILIAR}
             for answer, score in zip(answers, scores, strict=True)
         ]

@@ -171,7 +171,7 @@ class Task(ABC):
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """What a finished model says about each image, fit for JSON."""
 
-    def unknown(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """What is said of a picture unlike all that the model learnt from, instead of its answer; `unknown` in it is
         True. Only of tasks whose answer is about a whole image."""
         raise VitrailError(f"the task {self.name} has no answer 'unknown'")

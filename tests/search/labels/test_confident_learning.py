@@ -31,7 +31,7 @@ def test_who_reaches_no_threshold_is_not_counted() -> None:
 
 
 def test_a_hard_class_has_a_threshold_of_its_own() -> None:
-    """Nobody is ever sure of class 1, so 0.45 is much for it. It is counted, but its label is still the more probable."""
+    """Nobody is ever sure of class 1, so 0.45 is much for it. It is counted, but its label is still more probable."""
     labels = np.array([0, 0, 1, 1, 0])
     probabilities = np.array([[0.95, 0.05], [0.95, 0.05], [0.6, 0.4], [0.6, 0.4], [0.55, 0.45]])
     confident = confident_joint(labels, probabilities)

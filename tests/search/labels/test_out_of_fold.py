@@ -85,13 +85,13 @@ def test_several_labels_are_looked_at_one_by_one() -> None:
         ("2.png", "red", "with"),
         ("4.png", "red", "without"),
     ]
-    assert "without the label red it would fit better" in found[1].words()
+    assert found[1].words() == "fits better without the label red (0.10 as it is)"
 
 
 def test_words_and_rows() -> None:
     items = [Item(Path("photos/a.png"), 0, "train"), Item(Path("photos/b.png"), 1, "train")]
     found = class_errors(items, LABELS[:2], np.array([[0.1, 0.9], [0.2, 0.8]]))
-    assert found[0].words() == "labelled cat, dog fits better (0.10)"
+    assert found[0].words() == "labelled cat (0.10), dog fits better"
     assert found[0].to_dict(Path("photos")) == {
         "image": "a.png",
         "label": "cat",

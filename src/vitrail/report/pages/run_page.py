@@ -65,7 +65,7 @@ def page(record: RunRecord) -> str:
         metrics=_metric_rows(results, task),
         task_part=task_part,
         part=task_part.values,
-        label_errors=finding_cards(record.label_findings, record.root),
+        label_errors=finding_cards(record.label_findings, record.root, examples=EXAMPLES),
         findings=finding_cards(record.findings, record.root, examples=EXAMPLES, pictured=PICTURED),
         made=f"{made()}.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from vitrail.findings import Finding
-from vitrail.search.labels.label_errors import FEWEST, finding_of, label_errors
+from vitrail.search.labels.label_errors import FEWEST, finding_of, is_no_witness, label_errors
 from vitrail.search.labels.out_of_fold import knn_probabilities
 from vitrail.search.probe_dataset import LabelledVectors
 from vitrail.tasks.task import Task
@@ -18,7 +18,8 @@ LIMITS = (
 
 
 def label_findings(learnt: Learnt | None, task: Task) -> list[Finding]:
-    """By k-NN among the pictures whose vectors are known, each left out with those that look like it."""
+    """By k-NN among the pictures whose vectors are known, each left out with those that look like it. A model that does
+    not tell the classes apart is no witness: none."""
     if learnt is None or not task.classifies_images:
         return []
     items = [*learnt.training, *learnt.held_out]
@@ -27,4 +28,4 @@ def label_findings(learnt: Learnt | None, task: Task) -> list[Finding]:
     vectors = torch.cat([learnt.training_vectors, learnt.held_out_vectors]).numpy()
     data = LabelledVectors(vectors, items, task, learnt.units)
     errors = label_errors(task.name, items, task.labels, knn_probabilities(data))
-    return finding_of(errors, "the trained model", LIMITS)
+    return [] if is_no_witness(errors, len(items)) else finding_of(errors, len(items), "the trained model", LIMITS)

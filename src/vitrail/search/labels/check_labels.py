@@ -46,7 +46,7 @@ def with_label_errors(report: CheckReport, model: str | Path | Checkpoint | Engi
     errors = label_errors(dataset.task, items, dataset.labels, out_of_fold_probabilities(data))
     record = TrainingRecord.read(embedder.checkpoint.provenance)
     learnt = record.contains_any([image.digest for _, image in read])
-    findings = finding_of(errors, "the model", LEARNT if learnt else "")
+    findings = finding_of(errors, len(items), "the model", LEARNT if learnt else "")
     return replace(
         report,
         findings=by_weight([*report.findings, *findings]),

@@ -17,6 +17,7 @@ from vitrail.tasks.registry import task_class
 from vitrail.text import counted, shown
 
 FEWEST = 10  # images: of fewer nothing can be said
+TOO_MANY = 0.2  # of the images: if more seem wrong, it is rather the vectors that do not tell the classes apart
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class LabelError:
     likely: bool  # whether confident learning counts it as an error
 
     def words(self) -> str:
-        """'labelled rose, tulip fits better (0.04)'."""
+        """'labelled rose (0.04), tulip fits better'."""
         if self.better in (WITH, WITHOUT):
-            return f"{self.better} the label {self.given} it would fit better ({self.quality:.2f})"
-        return f"labelled {self.given}, {self.better} fits better ({self.quality:.2f})"
+            return f"fits better {self.better} the label {self.given} ({self.quality:.2f} as it is)"
+        return f"labelled {self.given} ({self.quality:.2f}), {self.better} fits better"
 
     def to_dict(self, root: Path) -> dict[str, Any]:
         """As JSON and CSV have it."""
@@ -79,7 +80,7 @@ def several_label_errors(
     """Of images with any number of labels, label by label, the worst first: too few and too many."""
     given = np.zeros(probabilities.shape, dtype=np.int64)
     for row, item in zip(given, items, strict=True):
-        row[list(item.target)] = 1
+        row[list(item.classes())] = 1
     found = []
     for place, label in enumerate(labels):
         has: Labels = given[:, place]
@@ -102,12 +103,19 @@ def label_errors(
     return find(items, labels, probabilities)
 
 
-def finding_of(errors: Sequence[LabelError], model: str, limits: str = "") -> list[Finding]:
-    """The likely errors as `check` and the report show them. limits: what is to be known of them besides."""
+def finding_of(errors: Sequence[LabelError], images: int, model: str, limits: str = "") -> list[Finding]:
+    """The likely errors of so many images as `check` and the report show them. limits: what is to be known besides."""
     likely = [error for error in errors if error.likely]
     if not likely:
         return []
-    title = f"{counted(len(likely), 'label')} may be wrong, by the images that look alike to {model}"
-    advice = f"look at each, the most suspicious first; some are right and only unusual{limits}"
+    title = f"{counted(len(likely), 'label')} may be wrong: the images that are most like them to {model} say otherwise"
+    advice = "look at each, the most suspicious first; some are right and only unusual"
+    if is_no_witness(errors, images):
+        advice += "; so many speak rather against the model, so take a stronger one"
     examples = tuple(Example((error.item.path,), error.words()) for error in likely)
-    return [Finding("label-errors", "warning", title, advice, len(likely), examples)]
+    return [Finding("label-errors", "warning", title, advice + limits, len(likely), examples)]
+
+
+def is_no_witness(errors: Sequence[LabelError], images: int) -> bool:
+    """Whether so many of the images seem to be labelled wrongly that the model, and not they, is at fault."""
+    return len({error.item.path for error in errors if error.likely}) > TOO_MANY * images

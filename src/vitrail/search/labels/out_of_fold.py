@@ -20,7 +20,7 @@ Probabilities = NDArray[np.float32]
 
 def out_of_fold_probabilities(data: LabelledVectors, seed: int = 0) -> Probabilities:
     """(N, K): the mean of k-NN and of a linear probe in folds, whose mistakes differ."""
-    return (knn_probabilities(data) + probe_probabilities(data, seed)) / 2
+    return np.asarray((knn_probabilities(data) + probe_probabilities(data, seed)) / 2, np.float32)
 
 
 def knn_probabilities(data: LabelledVectors, k: int = K) -> Probabilities:

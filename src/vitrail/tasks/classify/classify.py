@@ -88,7 +88,7 @@ class Classify(Labelling):
             answers.append({**ranked[0], "top": ranked})
         return answers
 
-    def unknown(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         return {**answer, "label": UNKNOWN, "probability": None, "unknown": True}
 
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:

@@ -101,7 +101,7 @@ class MultiLabel(Labelling):
             )
         return answers
 
-    def unknown(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         return {**answer, "labels": [UNKNOWN], "unknown": True}
 
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:

@@ -118,7 +118,7 @@ class Regress(Task):
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]
 
-    def unknown(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         return {**answer, "values": dict.fromkeys(answer["values"]), "unknown": True}
 
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
