@@ -41,7 +41,7 @@ def told(save: Callable[..., Path]) -> Callable[..., Path]:
         path = save(**changes)
         model = vitrail.load(path)
         engine, pooled = Engine.open(model), list[torch.Tensor]()
-        engine.outputs([engine.read(red(seed)) for seed in range(90)], pooled)
+        engine.outputs([engine.read(red(seed)) for seed in range(90)], pooled=pooled)
         model.familiarity = fit_familiarity(torch.stack(pooled[:60]), torch.stack(pooled[60:]))
         return model.save(path)
 

@@ -42,7 +42,7 @@ def checkpoint() -> Checkpoint:
                 parameter.normal_(0, 0.2)
     made = Checkpoint(model, Preprocessing(size=config.image_size), "classify", LABELS)
     engine, pooled = Engine.open(made, precision="fp32"), list[torch.Tensor]()
-    engine.outputs([engine.read(faint_red(seed)) for seed in range(60)], pooled)
+    engine.outputs([engine.read(faint_red(seed)) for seed in range(60)], pooled=pooled)
     made.familiarity = fit_familiarity(torch.stack(pooled[:30]), torch.stack(pooled[30:]))
     return made
 

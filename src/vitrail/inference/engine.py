@@ -210,8 +210,12 @@ class Engine:
         assert isinstance(self.task, DenseTask)
         return self.task.decode(outputs, letterboxes)
 
-    def outputs(self, batch: Sequence[ModelInput], pooled: list[Tensor] | None = None) -> list[Tensor]:
-        """The decoded outputs of each image. pooled: see `run`."""
+    def outputs(
+        self, batch: Sequence[ModelInput], decode: bool = True, pooled: list[Tensor] | None = None
+    ) -> list[Tensor]:
+        """The outputs of each image, decoded or as the model gives them. pooled: see `run`."""
+        if not decode:
+            return [image for outputs, _ in self.run(batch, pooled) for image in outputs.cpu()]
         return [image for outputs, boxes in self.run(batch, pooled) for image in self.decode(outputs, boxes)]
 
     def answer(

@@ -158,7 +158,7 @@ def _run_images(
     read: list[int] = []
     with ProgressBar("measuring", len(items)) as bar:
         paths = (item.path for item in items)
-        for index, (source, output) in enumerate(predictor.outputs(paths, seen.look, vectors)):
+        for index, (source, output) in enumerate(predictor.outputs(paths, seen.look, pooled=vectors)):
             try:
                 if isinstance(output, UnreadableImage):
                     raise output

@@ -149,7 +149,7 @@ class ServedModel:
         pooled: list[Tensor] = []
         if picture.whole is not None:
             image = ModelInput(picture.pixels, picture.letterbox, picture.whole)
-            decoded = self.engine.outputs([image], None if self.engine.familiarity is None else pooled)
+            decoded = self.engine.outputs([image], pooled=None if self.engine.familiarity is None else pooled)
         else:
             assert result is not None
             letterboxes = [] if picture.letterbox is None else [picture.letterbox]

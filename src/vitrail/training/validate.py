@@ -107,7 +107,7 @@ def outputs_of(
     with evaluation_engine(network, images, precision=precision) as engine:
         for batch, count in share_of(indices, images.batch_size, processes):
             kept: list[Tensor] | None = None if pooled is None else []
-            rows += engine.outputs(images.take(batch), kept)[:count]
+            rows += engine.outputs(images.take(batch), pooled=kept)[:count]
             vectors += (kept or [])[:count]
     _gather_vectors(vectors, pooled, engine, processes)
     outputs = torch.stack(rows) if rows else torch.empty(0, engine.checkpoint.config.classes)

@@ -97,37 +97,46 @@ class _Lines:
 
 
 @contextlib.contextmanager
+def csv_table(path: str | Path, header: Sequence[str]) -> Iterator[Callable[[Sequence[Any]], None]]:
+    """Writes rows of cells under a header; `-` is standard output.
+
+    A text that a spreadsheet would run as a formula gets a ' before it, as OWASP advises.
+    """
+    with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
+        writer = csv.writer(_Lines(file), lineterminator="\r\n")
+
+        def write(cells: Sequence[Any]) -> None:
+            writer.writerow([no_formula(cell) for cell in cells])
+
+        write(header)
+        yield write
+
+
+@contextlib.contextmanager
 def csv_rows(path: str | Path, task: Task, top: int, familiarity: bool = False) -> Iterator[Write]:
     """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
 
     familiarity: before the last, how familiar the image is, and whether it is.
-
-    A text that a spreadsheet would run as a formula gets a ' before it, as OWASP advises.
     """
     columns = task.columns(top)
     told = ("familiarity", "familiar") if familiarity else ()
     others = [name if name not in columns else f"image_{name}" for name in (*told, "error")]
-    header = ["image", *columns, *others]
-    with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
-        writer = csv.writer(_Lines(file), lineterminator="\r\n")
-        writer.writerow([no_formula(name) for name in header])
+    with csv_table(path, ["image", *columns, *others]) as write_cells:
 
         def write(prediction: Prediction) -> None:
             row = {} if prediction.answer is None else task.row(prediction.answer)
             error = "" if prediction.error is None else str(prediction.error)
             extra = [_told((prediction.answer or {}).get(name, "")) for name in told]
-            cells = [name_of(prediction.source), *(row.get(column, "") for column in columns), *extra, error]
-            writer.writerow([no_formula(cell) for cell in cells])
+            write_cells([name_of(prediction.source), *(row.get(column, "") for column in columns), *extra, error])
 
         yield write
 
 
 def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """A CSV file of rows that have all of these columns."""
-    with _file(path, "surrogateescape") as file:
-        writer = csv.writer(_Lines(file), lineterminator="\r\n")
-        writer.writerow(columns)
-        writer.writerows([no_formula(_told(row[column])) for column in columns] for row in rows)
+    with csv_table(path, columns) as write_cells:
+        for row in rows:
+            write_cells([_told(row[column]) for column in columns])
 
 
 def _told(value: Any) -> Any:
