@@ -33,6 +33,17 @@ class TrainOptions(DataOptions, total=False):
         str | None,
         Option("a pre-trained CNN whose features are the tokens, such as timm:resnet18.a1_in1k", metavar="NAME|FILE"),
     ]
+    teacher: Annotated[
+        str | Path | None,
+        Option("a finished model of these classes whose answers are learnt too", metavar="FILE|NAME|HUB-ID|timm:NAME"),
+    ]
+    unlabelled: Annotated[
+        str | Path | None,
+        Option(
+            "pictures without labels that join the run: the teacher answers about them, or hidden patches are painted",
+            metavar="FOLDER",
+        ),
+    ]
     epochs: Annotated[float | None, Option("passes over the training images", metavar="N", parse=positive)]
     minutes: Annotated[
         float | None,
@@ -58,6 +69,8 @@ SETTING_NAMES = {
     "model": "model.model",
     "start": "model.start",
     "cnn": "model.cnn",
+    "teacher": "train.teacher",
+    "unlabelled": "data.unlabelled",
     "epochs": "train.epochs",
     "minutes": "train.minutes",
     "image_size": "model.image_size",
@@ -107,8 +120,8 @@ def _settings(options: TrainOptions) -> Settings:
     values = {
         SETTING_NAMES[name]: value for name, value in options.items() if name in SETTING_NAMES and value is not None
     }
-    if "model.start" in values:
-        values["model.start"] = str(values["model.start"])
+    for name in {"model.start", "train.teacher", "data.unlabelled"} & values.keys():
+        values[name] = str(values[name])
     if options["resume"] and (values or settings is not None):
         named = ", ".join([*values, *(["--settings"] if settings is not None else [])])
         raise VitrailError(f"a resumed run keeps its settings, so leave out {named}, or start a new run")

@@ -13,6 +13,7 @@ from vitrail.model.presets import build_network
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_network, check_sharing, check_start, check_task
+from vitrail.training.choices.distillation_choice import choose_distillation
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice, choose_model, config_of, window_fields
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
@@ -66,6 +67,7 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
     """Settings with all that the network and the time of a step depend on. What is set stays, so a resumed run, whose
     settings are complete, goes through this unchanged."""
     settings = run.settings.where_unset({"data.validation": data.holdout})
+    settings, taught = choose_distillation(settings, task, None if loaded is None else loaded.config)
     if loaded is not None:
         facts = data.facts(run.processes.device.type, settings.train.minutes)
         choice = tuned_size_in_time(run, facts, task, loaded, _fine_tuning_choice(settings, data, task, loaded))
@@ -83,7 +85,7 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
     check_sharing(settings.train, run.processes.world, run.request.shard)
     check_task(settings, task)
     check_network(settings, config)
-    return Choice(settings, choice.reasons)
+    return Choice(settings, (*choice.reasons, *taught))
 
 
 def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice: Choice) -> Choice:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 
 from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
+from vitrail.data.loading.unlabelled_loader import Pile, UnlabelledLoader
 from vitrail.errors import VitrailError
 from vitrail.model.encoder import Encoder
+from vitrail.tasks.targets import WholeImageTargets
 from vitrail.tasks.task import Task
 from vitrail.training.checkpointing import restore_tensors
 from vitrail.training.distributed import distribute
@@ -31,6 +34,7 @@ def build_trainer(run: Run, settings: Settings, images: TrainingImages, start: C
     """Ready for the first step. The start is copied, so it can be built from again. `steps` of the EMA's horizon."""
     processes, train = run.processes, settings.train
     model = trainable(copy.deepcopy(start.model), settings, processes.device)
+    model.heads_apart = images.distillation is not None  # one learns the labels, the other the teacher
     network = distribute(model, processes, run.request.shard)
     return Trainer(
         model=model,
@@ -41,6 +45,7 @@ def build_trainer(run: Run, settings: Settings, images: TrainingImages, start: C
         loader=loader_of(settings, images, (processes.rank, processes.world)),
         recipe=train,
         processes=processes,
+        distillation=images.distillation,
     )
 
 
@@ -74,10 +79,10 @@ def sampler_of(settings: Settings, images: TrainingImages) -> Sampler:
     return Sampler(len(items), train.batch_size, train.seed, classes)
 
 
-def loader_of(settings: Settings, images: TrainingImages, share: tuple[int, int]) -> Loader:
+def loader_of(settings: Settings, images: TrainingImages, share: tuple[int, int]) -> Loader | UnlabelledLoader:
     """`share`: this process's rank, of how many."""
     train = settings.train
-    return Loader(
+    labelled = Loader(
         cache=images.cache,
         targets=images.targets["train"],
         sampler=sampler_of(settings, images),
@@ -88,6 +93,21 @@ def loader_of(settings: Settings, images: TrainingImages, share: tuple[int, int]
         seed=train.seed,
         share=share,
         workers=settings.data.workers,
+    )
+    return labelled if images.pile is None else UnlabelledLoader(labelled, pile_loader(labelled, images.pile))
+
+
+def pile_loader(labelled: Loader, pile: Pile) -> Loader:
+    """Draws and augments pictures without labels as those with labels, and mixes none."""
+    seed, batch = labelled.seed + 1, pile.batch_size(labelled.sampler.batch_size, labelled.share[1])
+    return replace(
+        labelled,
+        cache=pile.cache,
+        targets=WholeImageTargets(torch.zeros(pile.count)),
+        sampler=Sampler(pile.count, batch, seed),
+        mixup=0.0,
+        cutmix=0.0,
+        seed=seed,
     )
 
 

@@ -1,0 +1,63 @@
+"""What is learnt of a teacher, where it is not set: its class or its probabilities, and how much."""
+
+from __future__ import annotations
+
+from vitrail.errors import VitrailError
+from vitrail.model.config import ViTConfig
+from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.presets import preset
+from vitrail.tasks.task import Task
+from vitrail.training.choices.model_choice import Choice, adds_distillation_token
+from vitrail.training.settings import Settings
+
+TEMPERATURE = 2.0
+WEIGHTS = {"soft": 0.5, "hard": 0.5}  # hard: DeiT's half and half
+OF_A_TEACHER = ("distillation", "distillation_temperature", "distillation_weight")
+
+
+def check_distillation(settings: Settings, task: Task) -> None:
+    """Whether the settings of a teacher go together, and with the task."""
+    train = settings.train
+    if train.teacher is None:
+        for name in OF_A_TEACHER:
+            if getattr(train, name) is not None:
+                raise VitrailError(f"train.{name} says what is learnt of a teacher: name one with --teacher")
+        return
+    if not task.distillations:
+        raise VitrailError(
+            f"--teacher goes with answers about whole pictures, classes, labels and numbers; the task is {task.name}"
+        )
+    if train.distillation is not None and train.distillation not in task.distillations:
+        kinds = " or ".join(task.distillations)
+        raise VitrailError(f"train.distillation is {train.distillation!r}; the task {task.name} learns {kinds} answers")
+    if train.distillation == "hard" and train.distillation_temperature is not None:
+        raise VitrailError("train.distillation_temperature is of soft answers: leave it out, or set distillation soft")
+
+
+def choose_distillation(settings: Settings, task: Task, loaded: EncoderConfig | None) -> Choice:
+    """With what is learnt of the teacher; as it is, where there is none. `loaded`: of the model that is fine-tuned."""
+    train, model = settings.train, settings.model
+    if train.teacher is None:
+        return Choice(settings, ())
+    config = loaded if loaded is not None or model.model is None else preset(model.model)
+    has_token = isinstance(config, ViTConfig) and config.distillation
+    kind = train.distillation or ("hard" if has_token and "hard" in task.distillations else task.distillations[0])
+    values = {"train.distillation": kind, "train.distillation_weight": WEIGHTS[kind]}
+    if kind == "soft" and task.classifies_images:
+        values["train.distillation_temperature"] = TEMPERATURE
+    if kind == "hard" and loaded is None and (config is None or isinstance(config, ViTConfig)):
+        values["model.pool"] = "cls"  # the distillation token is a second [CLS]
+    chosen = settings.where_unset(values)
+    two_heads = has_token or (loaded is None and adds_distillation_token(chosen))
+    return Choice(chosen, (_reason(chosen, two_heads),))
+
+
+def _reason(settings: Settings, two_heads: bool) -> str:
+    train = settings.train
+    weight = f"with {train.distillation_weight:.0%} of the loss"
+    if train.distillation == "hard":
+        by = "a distillation token and a head of its own" if two_heads else "the one head, which learns the labels too"
+        return f"teacher: {train.teacher}, the class that it gives, learnt by {by}, {weight}"
+    at = f" at temperature {train.distillation_temperature:g}" if train.distillation_temperature else ""
+    how = ", by the distillation token's head" if two_heads else ""
+    return f"teacher: {train.teacher}, its answers{at}{how}, {weight}: they also tell what else a picture is like"
