@@ -32,6 +32,9 @@ def record(finished: Finished) -> RunRecord:
     ]
     if taught := finished.checkpoint.provenance["training"].get("distillation"):
         facts.append(("teacher", teacher_words(taught)))
+    if pile := finished.checkpoint.provenance["training"].get("unlabelled"):
+        by = "the teacher's answers" if taught else "hidden patches that were painted"
+        facts.append(("without labels", f"{pile}, learnt by {by}"))
     if finished.sampled:
         facts.append(("measured on", finished.sampled))
     return RunRecord(

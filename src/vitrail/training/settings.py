@@ -206,6 +206,9 @@ class Recipe(Section):
     distillation_weight: float | None = optional(
         -1.0, "of the teacher in the loss; the labels have the rest; not set: chosen", low=0, high=1
     )
+    unlabelled_weight: float = setting(
+        1.0, "data.unlabelled without a teacher: what the painting of hidden patches weighs beside the task", low=0
+    )
     precision: str | None = optional(
         "auto",
         "not set: bfloat16 where the hardware computes in it",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,14 +23,33 @@ from vitrail.training.auxiliary.distillation import Distillation
 from vitrail.training.distributed import Processes
 from vitrail.training.optim.ema import EMA
 from vitrail.training.plan import Length
+from vitrail.training.run_context import Run
 from vitrail.training.settings import Recipe
+from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
+
+
+class Scores(Protocol):
+    """What the loop needs to know of the metrics that it reports."""
+
+    @property
+    def main_metric(self) -> str:
+        """The one that picks the best evaluation; higher is better."""
+        ...
+
+    def show(self, metric: str, value: float) -> str:
+        """A metric's value as people read it."""
+        ...
+
+    def title_of(self, metric: str) -> str:
+        """What a metric is called on a page."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
     """What a step works on."""
 
-    model: Encoder
+    model: nn.Module  # all that learns: the network that is trained, and what is trained beside it
     network: nn.Module  # the model, or what distributes it (DDP, FSDP2)
     optimizers: Sequence[Optimizer]
     ema: EMA | None
@@ -42,6 +62,46 @@ class Trainer:
     def precision(self) -> AbstractContextManager[None]:
         """The autocast context of the forward pass."""
         return autocast(self.processes.device, self.recipe.precision or "auto")
+
+    # ---- what a run that learns otherwise, such as pretraining, does in its own way
+
+    @property
+    def encoder(self) -> Encoder:
+        """The network that is measured and kept."""
+        assert isinstance(self.model, Encoder)
+        return self.model
+
+    @property
+    def scores(self) -> Scores:
+        """What evaluations measure."""
+        return self.task
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the last weights are kept, however good those of an earlier evaluation were."""
+        return False
+
+    def forward(
+        self, images: Tensor, unlabelled: Tensor | None, step: int, **options: Any
+    ) -> tuple[Tensor, Tensor | float]:
+        """The network's outputs for a part of a step, and what pictures without labels add to the step's loss by
+        themselves. options: of the network's forward pass."""
+        return self.network(images, **options), 0.0
+
+    def gradients(self, batch: Batch, length: Length) -> Tensor:
+        """Forward and backward of one batch; the mean over the processes is the loss of the step."""
+        return compute_gradients(self, batch, length)
+
+    def update(self, step: int, length: Length) -> None:
+        """One step of the optimizers, and of what follows the weights."""
+        update_weights(self, step, length)
+
+    def measure(self, images: TrainingImages, precision: str | None = None) -> dict[str, float]:
+        """What an evaluation on the way tells. precision: None is the one that is trained in."""
+        return quick_metrics(images, self.network, self.processes, precision)
+
+    def evaluated(self, run: Run, step: int, metrics: Mapping[str, float]) -> None:
+        """Called after every evaluation, while the encoder still is as it was measured."""
 
 
 def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
@@ -62,8 +122,9 @@ def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
         queries = task.denoising_queries(targets, seed)
         with gradients_stay_local(trainer.network, number < len(parts) - 1):
             with trainer.precision():
-                outputs = trainer.network(images, keep=keep, denoising_queries=queries)
-            loss = loss_share(trainer, images, outputs, targets, counts, mix)
+                pictures = others[number].to(processes.device) if others else None
+                outputs, beside = trainer.forward(images, pictures, batch.step, keep=keep, denoising_queries=queries)
+            loss = loss_share(trainer, images, outputs, targets, counts, mix) + beside
             loss = loss * processes.world  # DDP and FSDP take the mean over the processes: here it must be the sum
             loss.backward()
         total += loss.detach()
@@ -102,7 +163,7 @@ def update_weights(trainer: Trainer, step: int, length: Length) -> None:
 
 def draw_tokens(trainer: Trainer, step: int, length: Length) -> Tensor | None:
     """The patches (K,) that this step sees, the same for the whole batch and on every process; None: all."""
-    recipe, patches = trainer.recipe, trainer.model.config.patches
+    recipe, patches = trainer.recipe, trainer.encoder.config.patches
     assert recipe.keep_tokens is not None
     count = max(1, round(recipe.keep_tokens * patches))
     if step >= length.full_from or count >= patches:

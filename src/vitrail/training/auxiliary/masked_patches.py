@@ -7,6 +7,7 @@ learns with the encoder, and is left behind when the run ends.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from vitrail.data.loading.rng import step_seed
 from vitrail.model.encoder import Capture, Encoder
 from vitrail.model.heads.mae_decoder import MAEDecoder, hide_patches, mae_loss
+from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
+from vitrail.training.train_step import Trainer
 
 HIDDEN = 0.75  # of the patches, as in the paper
 
@@ -47,3 +50,29 @@ def draw_hidden(patches: int, seed: int, step: int, device: torch.device) -> Map
     order = np.random.default_rng(step_seed(seed + 1, step)).permutation(patches)
     parts = {"shown": order[:count], "hidden": order[count:]}
     return {name: torch.from_numpy(np.sort(part)).to(device) for name, part in parts.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointTrainer(Trainer):
+    """What a step works on that also paints hidden patches. Its model is a `JointModel`."""
+
+    unlabelled: int  # pictures without labels in a step, over all processes
+
+    @property
+    def encoder(self) -> Encoder:
+        """The network that is measured and kept: without the decoder."""
+        assert isinstance(self.model, JointModel)
+        return self.model.encoder
+
+    def forward(
+        self, images: Tensor, unlabelled: Tensor | None, step: int, **options: Any
+    ) -> tuple[Tensor, Tensor | float]:
+        """The encoder's outputs, and the share of this part's pictures in the loss of the hidden patches."""
+        assert unlabelled is not None
+        drawn = draw_hidden(self.encoder.config.patches, self.recipe.seed, step, images.device)
+        outputs, painting = self.network(images, unlabelled, **drawn, **options)
+        return outputs, self.recipe.unlabelled_weight * painting * (len(unlabelled) / self.unlabelled)
+
+    def measure(self, images: TrainingImages, precision: str | None = None) -> dict[str, float]:
+        """As every supervised run, by the encoder alone."""
+        return quick_metrics(images, self.encoder, self.processes, precision)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import preset
 from vitrail.tasks.task import Task
+from vitrail.text import shown
 from vitrail.training.choices.model_choice import Choice, adds_distillation_token
 from vitrail.training.settings import Settings
 
@@ -32,6 +35,26 @@ def check_distillation(settings: Settings, task: Task) -> None:
         raise VitrailError(f"train.distillation is {train.distillation!r}; the task {task.name} learns {kinds} answers")
     if train.distillation == "hard" and train.distillation_temperature is not None:
         raise VitrailError("train.distillation_temperature is of soft answers: leave it out, or set distillation soft")
+
+
+def check_unlabelled(settings: Settings, config: EncoderConfig, shard: bool) -> None:
+    """Whether pictures without labels can join the run."""
+    pile = settings.data.unlabelled
+    if pile is None:
+        return
+    if not Path(pile).is_dir():
+        raise VitrailError(f"--unlabelled {shown(pile)} is no folder: give one with pictures in it, or in its folders")
+    if settings.train.teacher is not None:
+        return
+    if not config.drops_tokens:
+        raise VitrailError("--unlabelled hides patches, and windows of attention need all of theirs: add a --teacher")
+    if settings.model.train_only != "all":
+        raise VitrailError(
+            f"--unlabelled teaches the whole network, and model.train_only is {settings.model.train_only!r}: "
+            "set it to all, or add a --teacher"
+        )
+    if shard:
+        raise VitrailError("--unlabelled does not go with --shard: leave one of them out, or add a --teacher")
 
 
 def choose_distillation(settings: Settings, task: Task, loaded: EncoderConfig | None) -> Choice:

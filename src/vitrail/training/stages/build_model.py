@@ -13,7 +13,7 @@ from vitrail.model.presets import build_network
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_network, check_sharing, check_start, check_task
-from vitrail.training.choices.distillation_choice import choose_distillation
+from vitrail.training.choices.distillation_choice import check_unlabelled, choose_distillation
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice, choose_model, config_of, window_fields
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
@@ -85,6 +85,7 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
     check_sharing(settings.train, run.processes.world, run.request.shard)
     check_task(settings, task)
     check_network(settings, config)
+    check_unlabelled(settings, config, run.request.shard)
     return Choice(settings, (*choice.reasons, *taught))
 
 

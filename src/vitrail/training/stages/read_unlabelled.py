@@ -61,10 +61,6 @@ def read_unlabelled(run: Run, images: TrainingImages) -> Pile | None:
 
 def pictures_below(folder: Path) -> list[Path]:
     """The images of a folder and of all folders in it, whatever these are called."""
-    if not folder.is_dir():
-        raise VitrailError(
-            f"--unlabelled {shown(folder)} is no folder: give one with pictures in it, or in its folders"
-        )
     images = scan(folder).images
     if not images:
         raise VitrailError(f"--unlabelled {shown(folder)} holds no images")
