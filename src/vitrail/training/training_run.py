@@ -45,9 +45,9 @@ def train(
         training_data = read_data(run)
         with readable_errors(run, run.settings):
             task = make_task(training_data, run.settings)
-            teacher = find_teacher(run.settings, task)
+            teacher = find_teacher(run, task)
             loaded = load_start(run.settings, task)
-            choice = choose_settings(run, training_data, task, loaded)
+            choice = choose_settings(run, training_data, task, loaded, teacher)
         with readable_errors(run, choice.settings):
             start = build_model(choice.settings, task, loaded)
             images = decode_images(run, choice.settings, training_data, task, start)

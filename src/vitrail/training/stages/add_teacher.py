@@ -8,19 +8,18 @@ from vitrail.tasks.task import Task
 from vitrail.training.auxiliary.distillation import distillation_of, match_labels
 from vitrail.training.choices.distillation_choice import check_distillation
 from vitrail.training.run_context import Run
-from vitrail.training.settings import Settings
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.teacher import Teacher, load_teacher
 
 
-def find_teacher(settings: Settings, task: Task) -> Teacher | None:
+def find_teacher(run: Run, task: Task) -> Teacher | None:
     """The teacher that the settings name, if it can answer about the task's labels; None: they name none."""
-    check_distillation(settings, task)
-    if settings.train.teacher is None:
+    check_distillation(run.settings, task)
+    if run.settings.train.teacher is None:
         return None
-    teacher = load_teacher(settings.train.teacher)
+    teacher = load_teacher(run.settings.train.teacher)
     match_labels(teacher, task)
-    return teacher
+    return teacher.to(run.processes.device)
 
 
 def add_teacher(run: Run, images: TrainingImages, teacher: Teacher | None) -> TrainingImages:
@@ -31,5 +30,4 @@ def add_teacher(run: Run, images: TrainingImages, teacher: Teacher | None) -> Tr
     if images.pile is not None:
         assert train.batch_size is not None
         unlabelled = images.pile.batch_size(train.batch_size, run.processes.world)
-    teacher = teacher.to(run.processes.device)
     return replace(images, distillation=distillation_of(teacher, images.task, images.preprocessing, train, unlabelled))
