@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.training.running import tiny_settings, write_pictures
 from tests.training.running import vitrail as command
-from tests.training.running import write_pictures
 from tests.training.test_resume import assert_same, kill_after
 from vitrail.commands.train import train
 from vitrail.data.loading.loader import Batch
@@ -27,19 +27,13 @@ from vitrail.training.stages.read_unlabelled import copies_of
 from vitrail.training.step_timing import ENDLESS
 from vitrail.training.train_step import compute_gradients
 
-FAST = {"model.model": "mu/4", "model.image_size": 16, "train.epochs": 2.0, "train.batch_size": 16, "data.workers": 0}
-
-
-def fast(**changes: object) -> Settings:
-    return Settings().with_values(FAST | {name.replace("__", "."): value for name, value in changes.items()})
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`data` with a few labels, and `pile`: more of the same, without."""
     folder = tmp_path_factory.mktemp("piled")
     write_pictures(folder / "data", each=10)
-    write_pictures(folder / "more", each=30)
+    write_pictures(folder / "more", each=30, side=18)
     (folder / "pile" / "deep").mkdir(parents=True)
     for number, path in enumerate(sorted((folder / "more").rglob("*.png"))):
         shutil.copy(path, folder / "pile" / ("deep" if number % 2 else ".") / f"{number}.png")
@@ -48,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def teacher(folder: Path) -> Path:
-    train(folder / "data", folder / "teacher", settings=fast(model__stem="conv", train__epochs=8.0))
+    train(folder / "data", folder / "teacher", settings=tiny_settings(model__stem="conv", train__epochs=8.0))
     return folder / "teacher" / "model.safetensors"
 
 
@@ -90,7 +84,7 @@ def test_hidden_patches_are_those_of_the_step() -> None:
 
 @pytest.mark.parametrize("stem", ["linear", "conv"])
 def test_painting_joins_a_run_and_stays_out_of_the_file(folder: Path, tmp_path: Path, stem: str) -> None:
-    settings = fast(model__stem=stem, train__epochs=4.0, train__average=0.2)
+    settings = tiny_settings(model__stem=stem, train__epochs=4.0, train__average=0.2)
     finished = train(folder / "data", tmp_path / "run", unlabelled=folder / "pile", settings=settings)
     alone = train(folder / "data", tmp_path / "alone", settings=settings)
     own, plain = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "alone"))
@@ -103,8 +97,10 @@ def test_painting_joins_a_run_and_stays_out_of_the_file(folder: Path, tmp_path: 
 
 
 def test_the_teacher_answers_about_the_pile(folder: Path, teacher: Path, tmp_path: Path) -> None:
-    finished = train(folder / "data", tmp_path / "run", unlabelled=folder / "pile", teacher=teacher, settings=fast())
-    train(folder / "data", tmp_path / "alone", teacher=teacher, settings=fast())
+    finished = train(
+        folder / "data", tmp_path / "run", unlabelled=folder / "pile", teacher=teacher, settings=tiny_settings()
+    )
+    train(folder / "data", tmp_path / "alone", teacher=teacher, settings=tiny_settings())
     own, plain = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "alone"))
     assert own.keys() == plain.keys() and not all(torch.equal(own[name], plain[name]) for name in own)
     assert "90 pictures of" in finished.checkpoint.provenance["training"]["unlabelled"]
@@ -115,7 +111,7 @@ def test_the_teacher_answers_about_the_pile(folder: Path, teacher: Path, tmp_pat
 def test_killed_and_resumed_is_bit_equal(folder: Path, teacher: Path, tmp_path: Path, taught: bool) -> None:
     settings = tmp_path / "settings.toml"
     noise = {"train__dropout": 0.1, "train__drop_path": 0.1, "train__mixup": 0.2, "train__average": 0.2}
-    fast(train__epochs=8.0, train__save_minutes=0.0, model__stem="conv", **noise).write(settings)
+    tiny_settings(train__epochs=8.0, train__save_minutes=0.0, model__stem="conv", **noise).write(settings)
     arguments = ["train", folder / "data", "--unlabelled", folder / "pile", "--settings", settings]
     arguments += ["--teacher", teacher] if taught else []
     done = command(*arguments, "--out", tmp_path / "whole")
@@ -129,7 +125,7 @@ def test_killed_and_resumed_is_bit_equal(folder: Path, teacher: Path, tmp_path: 
 @pytest.mark.parametrize("taught", [False, True], ids=["painted", "taught"])
 def test_two_processes_learn_what_one_does(folder: Path, teacher: Path, tmp_path: Path, taught: bool) -> None:
     settings = tmp_path / "settings.toml"
-    fast(train__accumulate=2).write(settings)
+    tiny_settings(train__accumulate=2).write(settings)
     for processes in (1, 2):
         arguments = ["train", folder / "data", "--unlabelled", folder / "pile", "--settings", settings]
         arguments += ["--teacher", teacher] if taught else []
@@ -151,7 +147,7 @@ def test_copies_of_held_out_images_and_broken_files_are_left_out(
         shutil.copy(path, pile / f"copy-{number}.png")
     (pile / "broken.png").write_bytes(b"no picture")
     (pile / "notes.txt").write_text("no picture either")
-    train(data, tmp_path / "run", unlabelled=pile, settings=fast(train__epochs=1.0))
+    train(data, tmp_path / "run", unlabelled=pile, settings=tiny_settings(train__epochs=1.0))
     said = capsys.readouterr().out
     assert "without labels: 90 pictures of" in said and "6 copies of held-out images left out" in said
     assert "broken.png" in said and "1 file in all" in said
@@ -160,7 +156,7 @@ def test_copies_of_held_out_images_and_broken_files_are_left_out(
 
 def test_a_pile_that_changed_does_not_go_on(folder: Path, tmp_path: Path) -> None:
     pile = shutil.copytree(folder / "pile", tmp_path / "pile")
-    train(folder / "data", tmp_path / "run", unlabelled=pile, settings=fast(train__epochs=1.0))
+    train(folder / "data", tmp_path / "run", unlabelled=pile, settings=tiny_settings(train__epochs=1.0))
     next(pile.glob("*.png")).unlink()
     with pytest.raises(VitrailError, match="the pictures of .*pile changed since the run"):
         train(folder / "data", tmp_path / "run", resume=True)
@@ -190,5 +186,5 @@ def test_what_does_not_go_together(folder: Path, tmp_path: Path, changes: dict, 
     if changes["data.unlabelled"] == "EMPTY":
         changes["data.unlabelled"] = str(tmp_path / "empty")
     with pytest.raises(VitrailError, match=words):
-        train(folder / "data", tmp_path / "run", settings=fast().with_values(changes))
+        train(folder / "data", tmp_path / "run", settings=tiny_settings().with_values(changes))
     assert not (tmp_path / "run").exists()
