@@ -14,7 +14,7 @@ from vitrail.training.choices.model_choice import Choice, adds_distillation_toke
 from vitrail.training.settings import Settings
 
 TEMPERATURE = 2.0
-WEIGHTS = {"soft": 0.5, "hard": 0.5}  # hard: DeiT's half and half
+MOSTLY, HALF = 0.9, 0.5  # of the loss: soft answers hold what a label says and more (Hinton); else DeiT's half and half
 OF_A_TEACHER = ("distillation", "distillation_temperature", "distillation_weight")
 
 
@@ -65,9 +65,9 @@ def choose_distillation(settings: Settings, task: Task, loaded: EncoderConfig | 
     config = loaded if loaded is not None or model.model is None else preset(model.model)
     has_token = isinstance(config, ViTConfig) and config.distillation
     kind = train.distillation or ("hard" if has_token and "hard" in task.distillations else task.distillations[0])
-    values = {"train.distillation": kind, "train.distillation_weight": WEIGHTS[kind]}
+    values: dict[str, str | float] = {"train.distillation": kind, "train.distillation_weight": HALF}
     if kind == "soft" and task.classifies_images:
-        values["train.distillation_temperature"] = TEMPERATURE
+        values |= {"train.distillation_weight": MOSTLY, "train.distillation_temperature": TEMPERATURE}
     if kind == "hard" and loaded is None and (config is None or isinstance(config, ViTConfig)):
         values["model.pool"] = "cls"  # the distillation token is a second [CLS]
     chosen = settings.where_unset(values)
