@@ -84,7 +84,9 @@ def test_a_student_with_the_token_is_a_distilled_deit(hard: Path, tmp_path: Path
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_soft_answers_keep_the_network_as_it_would_be(folder: Path, teacher: str, tmp_path: Path) -> None:
+def test_soft_answers_keep_the_network_as_it_would_be(
+    folder: Path, teacher: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     finished = train(
         folder / "data", tmp_path / "soft", teacher=teacher, epochs=3, settings=tiny_settings(model__stem="conv")
     )
@@ -93,6 +95,10 @@ def test_soft_answers_keep_the_network_as_it_would_be(folder: Path, teacher: str
     train_settings = finished.settings.train
     assert train_settings.distillation == "soft" and train_settings.distillation_temperature
     assert any(reason.startswith("teacher: ") for reason in finished.plan.reasons)
+    # it is asked about what the student sees, at 16 px, and answers in the data's order
+    assert re.search(
+        r"the teacher itself, .*: accuracy (9\d|100)\.\d % on 12 validation images", capsys.readouterr().out
+    )
     assert rows(tmp_path / "soft") != rows(tmp_path / "alone")
 
 

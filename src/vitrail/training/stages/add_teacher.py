@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from vitrail.model.precision import autocast
 from vitrail.tasks.task import Task
-from vitrail.training.auxiliary.distillation import distillation_of, match_labels
+from vitrail.text import counted
+from vitrail.training.auxiliary.distillation import Distillation, distillation_of, match_labels
 from vitrail.training.choices.distillation_choice import check_distillation
 from vitrail.training.run_context import Run
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.teacher import Teacher, load_teacher
+
+ASKED = 64  # validation images
 
 
 def find_teacher(run: Run, task: Task) -> Teacher | None:
@@ -30,4 +36,20 @@ def add_teacher(run: Run, images: TrainingImages, teacher: Teacher | None) -> Tr
     if images.pile is not None:
         assert train.batch_size is not None
         unlabelled = images.pile.batch_size(train.batch_size, run.processes.world)
-    return replace(images, distillation=distillation_of(teacher, images.task, images.preprocessing, train, unlabelled))
+    distillation = distillation_of(teacher, images.task, images.preprocessing, train, unlabelled)
+    if not run.request.resume:
+        run.progress.say(f"  the teacher itself, shown what the student is shown: {own_score(images, distillation)}")
+    return replace(images, distillation=distillation)
+
+
+def own_score(images: TrainingImages, distillation: Distillation) -> str:
+    """How good the teacher's answers about some validation images are. Where the student's images are too small for
+    it, it knows less than it could."""
+    task, held_out, chosen = images.task, images.held_out["val"], images.sample("val", ASKED)
+    device = next(distillation.teacher.network.parameters()).device
+    pixels = [picture.pixels for picture in held_out.take(chosen)]
+    with autocast(device, images.settings.train.precision or "auto"):
+        answers = distillation.answers(held_out.processor.transform(pixels, device))
+    targets = images.targets["val"].take(np.array(chosen))
+    score = task.evaluate(answers.cpu(), targets, bootstrap=0)["metrics"][task.main_metric]
+    return f"{task.main_metric} {task.show(task.main_metric, score)} on {counted(len(chosen), 'validation image')}"
