@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vitrail.commands.export import export as export
     from vitrail.commands.make_data import make_data as make_data
     from vitrail.commands.models import models as models
+    from vitrail.commands.pretrain import pretrain as pretrain
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
     from vitrail.errors import VitrailError as VitrailError
@@ -60,6 +61,7 @@ _HOMES = {
     "models": "vitrail.commands.models",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
+    "pretrain": "vitrail.commands.pretrain",
     "serve": "vitrail.commands.serve",
     "train": "vitrail.commands.train",
     "vit_cls_forward": "vitrail.model.lecture",
@@ -91,6 +93,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "models",
     "preset",
     "preset_names",
+    "pretrain",
     "serve",
     "train",
     "vit_cls_forward",

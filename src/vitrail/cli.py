@@ -22,6 +22,7 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "check": "find what in your images would spoil training",
     "make-data": "make pictures with exact labels, to try a task without data",
     "train": "train a model on your images, measure it, write a report",
+    "pretrain": "learn from images without labels, for search or to need few labels",
     "models": "list published models to start from, by short names",
     "info": "show what a model is and what it costs",
     "convert": "convert model files from one family to another",

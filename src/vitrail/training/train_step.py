@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,14 +21,33 @@ from vitrail.tasks.task import Mix, Task
 from vitrail.training.distributed import Processes
 from vitrail.training.optim.ema import EMA
 from vitrail.training.plan import Length
+from vitrail.training.run_context import Run
 from vitrail.training.settings import Recipe
+from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
+
+
+class Scores(Protocol):
+    """What the loop needs to know of the metrics that it reports."""
+
+    @property
+    def main_metric(self) -> str:
+        """The one that picks the best evaluation; higher is better."""
+        ...
+
+    def show(self, metric: str, value: float) -> str:
+        """A metric's value as people read it."""
+        ...
+
+    def title_of(self, metric: str) -> str:
+        """What a metric is called on a page."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
     """What a step works on."""
 
-    model: Encoder
+    model: nn.Module  # all that learns: the network that is trained, and what is trained beside it
     network: nn.Module  # the model, or what distributes it (DDP, FSDP2)
     optimizers: Sequence[Optimizer]
     ema: EMA | None
@@ -39,6 +59,39 @@ class Trainer:
     def precision(self) -> AbstractContextManager[None]:
         """The autocast context of the forward pass."""
         return autocast(self.processes.device, self.recipe.precision or "auto")
+
+    # ---- what a run that learns otherwise, such as pretraining, does in its own way
+
+    @property
+    def encoder(self) -> Encoder:
+        """The network that is measured and kept."""
+        assert isinstance(self.model, Encoder)
+        return self.model
+
+    @property
+    def scores(self) -> Scores:
+        """What evaluations measure."""
+        return self.task
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the last weights are kept, however good those of an earlier evaluation were."""
+        return False
+
+    def gradients(self, batch: Batch, length: Length) -> Tensor:
+        """Forward and backward of one batch; the mean over the processes is the loss of the step."""
+        return compute_gradients(self, batch, length)
+
+    def update(self, step: int, length: Length) -> None:
+        """One step of the optimizers, and of what follows the weights."""
+        update_weights(self, step, length)
+
+    def measure(self, images: TrainingImages, precision: str | None = None) -> dict[str, float]:
+        """What an evaluation on the way tells. precision: None is the one that is trained in."""
+        return quick_metrics(images, self.network, self.processes, precision)
+
+    def evaluated(self, run: Run, step: int, metrics: Mapping[str, float]) -> None:
+        """Called after every evaluation, while the encoder still is as it was measured."""
 
 
 def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
@@ -80,7 +133,7 @@ def update_weights(trainer: Trainer, step: int, length: Length) -> None:
 
 def draw_tokens(trainer: Trainer, step: int, length: Length) -> Tensor | None:
     """The patches (K,) that this step sees, the same for the whole batch and on every process; None: all."""
-    recipe, patches = trainer.recipe, trainer.model.config.patches
+    recipe, patches = trainer.recipe, trainer.encoder.config.patches
     assert recipe.keep_tokens is not None
     count = max(1, round(recipe.keep_tokens * patches))
     if step >= length.full_from or count >= patches:

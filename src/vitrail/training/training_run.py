@@ -78,6 +78,6 @@ def announce(run: Run, trainer: Trainer, images: TrainingImages, plan: Plan) -> 
         run.progress.say(f"  {held_out}: too few to choose the best weights by, so the last ones are kept")
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
     run.progress.say(
-        f"training {count / 1e6:.3g} M parameters, {trainer.model.config.tokens} tokens an image, {plan.steps:,} steps "
-        f"of {trainer.loader.sampler.batch_size} images"
+        f"training {count / 1e6:.3g} M parameters, {trainer.encoder.config.tokens} tokens an image, "
+        f"{plan.steps:,} steps of {trainer.loader.sampler.batch_size} images"
     )

@@ -27,7 +27,7 @@ PIXELS = 2**21  # of all of them
 def recomputed_statistics(trainer: Trainer) -> Iterator[None]:
     """Inside, the batch norms have the statistics of the model's present weights; afterwards they have again those that
     training goes on with, bit for bit. A model without batch norm, or with frozen ones, is left as it is."""
-    layers = trained_batch_norms(trainer.model)
+    layers = trained_batch_norms(trainer.encoder)
     kept = [{name: buffer.clone() for name, buffer in layer.named_buffers()} for layer in layers]
     try:
         if layers:
@@ -49,7 +49,7 @@ def trained_batch_norms(model: nn.Module) -> list[BatchNorm]:
 def recompute_statistics(trainer: Trainer, layers: list[BatchNorm]) -> None:
     """The mean over some training batches of each batch's mean and variance. Every process runs its share of them, and
     `SharedBatchNorm` sees the whole batch."""
-    model, momenta = trainer.model, [layer.momentum for layer in layers]
+    model, momenta = trainer.encoder, [layer.momentum for layer in layers]
     model.eval()  # nothing else differs from evaluation, and nothing is drawn at random
     for layer in layers:
         layer.train()

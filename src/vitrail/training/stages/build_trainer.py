@@ -132,6 +132,6 @@ def restore_state(run: Run, trainer: Trainer, plan: Plan) -> TrainState:
     if run.processes.is_main:
         run.folder.forget_after(state.step)
     if state.best is not None:
-        run.progress.best = trainer.task.show(trainer.task.main_metric, state.best)
+        run.progress.best = trainer.scores.show(trainer.scores.main_metric, state.best)
     run.progress.say(f"resumed after step {state.step:,} of {plan.steps:,}")
     return state

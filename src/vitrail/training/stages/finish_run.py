@@ -67,7 +67,7 @@ def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings
         tensors = best.tensors
     else:
         with recomputed_statistics(trainer):
-            tensors = {name: tensor.clone() for name, tensor in collect_tensors(trainer.model, (), None).items()}
+            tensors = {name: tensor.clone() for name, tensor in collect_tensors(trainer.encoder, (), None).items()}
     model = trainable(start.model, settings, run.processes.device)
     restore_tensors(tensors, model, (), None)
     merge_low_rank(model)
