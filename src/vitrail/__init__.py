@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitrail.commands.pretrain import pretrain as pretrain
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
+    from vitrail.commands.without_labels.knn import knn as knn
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.explanation.explainer import Explainer as Explainer
     from vitrail.images.unreadable import UnreadableImage as UnreadableImage
@@ -56,6 +57,7 @@ _HOMES = {
     "evaluate": "vitrail.commands.evaluate",
     "explain": "vitrail.commands.explain",
     "export": "vitrail.commands.export",
+    "knn": "vitrail.commands.without_labels.knn",
     "load": "vitrail.inference.loaded_model",
     "make_data": "vitrail.commands.make_data",
     "models": "vitrail.commands.models",
@@ -88,6 +90,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "evaluate",
     "explain",
     "export",
+    "knn",
     "load",
     "make_data",
     "models",
