@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from vitrail.commands.export import export as export
     from vitrail.commands.make_data import make_data as make_data
     from vitrail.commands.models import models as models
-    from vitrail.commands.pretrain import pretrain as pretrain
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
     from vitrail.commands.without_labels.knn import knn as knn
+    from vitrail.commands.without_labels.pretrain import pretrain as pretrain
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.explanation.explainer import Explainer as Explainer
     from vitrail.images.unreadable import UnreadableImage as UnreadableImage
@@ -63,7 +63,7 @@ _HOMES = {
     "models": "vitrail.commands.models",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
-    "pretrain": "vitrail.commands.pretrain",
+    "pretrain": "vitrail.commands.without_labels.pretrain",
     "serve": "vitrail.commands.serve",
     "train": "vitrail.commands.train",
     "vit_cls_forward": "vitrail.model.lecture",

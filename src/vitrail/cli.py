@@ -34,7 +34,9 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "knn": "measure a model's frozen features by k-NN and a linear probe",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }
-FOLDERS = {"without_labels": ("embed", "index", "search", "knn", "explore", "suggest")}  # in a folder of commands/
+FOLDERS = {
+    "without_labels": ("pretrain", "embed", "index", "search", "knn", "explore", "suggest")
+}  # in a folder of commands/
 COMPLETION = "_VITRAIL_COMPLETE"  # the variable by which a shell asks what may come next
 
 

@@ -1,4 +1,4 @@
-"""Rank, neighbours, and what is said when a run goes wrong."""
+"""The rank of an embedding, and what is said when a run goes wrong."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import math
 
 import pytest
 import torch
-from sklearn.neighbors import KNeighborsClassifier
 
 from vitrail.pretraining.health import HealthScores, concerns, effective_rank
-from vitrail.pretraining.neighbours import knn_accuracy
 
 
 def test_rank_of_equal_directions_is_their_number():
@@ -20,22 +18,6 @@ def test_rank_of_equal_directions_is_their_number():
 def test_rank_of_two_unequal_directions():
     """Singular values 3 and 1: shares 3/4 and 1/4, entropy 0.5623."""
     assert effective_rank(torch.diag(torch.tensor([3.0, 1.0]))) == pytest.approx(math.exp(0.56233514))
-
-
-def test_neighbours_are_those_of_scikit_learn():
-    random = torch.Generator().manual_seed(0)
-    bank, queries = torch.randn(200, 6, generator=random), torch.randn(60, 6, generator=random)
-    classes, truth = (bank[:, 0] > 0).long() + 2 * (bank[:, 1] > 0).long(), torch.randint(4, (60,), generator=random)
-    theirs = KNeighborsClassifier(
-        20, metric="cosine", weights=lambda distances: torch.exp((1 - torch.tensor(distances)) / 0.07).numpy()
-    )
-    expected = theirs.fit(bank.numpy(), classes.numpy()).score(queries.numpy(), truth.numpy())
-    assert knn_accuracy(bank, classes, queries, truth) == pytest.approx(expected)
-
-
-def test_fewer_known_images_than_neighbours():
-    bank = torch.eye(3)
-    assert knn_accuracy(bank, torch.tensor([0, 1, 2]), bank + 0.01, torch.tensor([0, 1, 2])) == 1.0
 
 
 def history(losses, ranks=(), **last) -> list[dict]:

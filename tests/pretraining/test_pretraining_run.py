@@ -120,8 +120,7 @@ def test_going_on_from_a_model_and_from_a_run(tmp_path, whole):
 
 def test_features_of_a_teacher_are_learnt(tmp_path, whole):
     """The teacher takes another size under another normalisation; the loss, 1 minus a cosine, falls."""
-    teacher = load("Ti/16").checkpoint
-    teacher.save(tmp_path / "teacher.safetensors")
+    load("Ti/16").checkpoint.save(tmp_path / "teacher.safetensors")
     settings = tiny("features", pretrain__teacher=str(tmp_path / "teacher.safetensors"), train__epochs=8.0)
     pretrain(whole / "data", tmp_path / "run", settings=settings)
     losses = [row["loss"] for row in rows(tmp_path / "run") if "loss" in row]

@@ -11,6 +11,7 @@ from vitrail.pretraining.methods.method import Method
 from vitrail.pretraining.methods.self_distillation import SelfDistillation
 from vitrail.pretraining.methods.simdino_loss import SimDINOLoss
 from vitrail.training.settings import Settings
+from vitrail.training.teacher import load_teacher
 from vitrail.weights.preprocessing import Preprocessing
 
 
@@ -29,4 +30,4 @@ def build_method(settings: Settings, student: ViT, preprocessing: Preprocessing,
     if pretrain.method == "mae":
         return MaskedAutoencoder(student, pretrain.mask)
     assert pretrain.teacher is not None
-    return FeatureDistillation(student, preprocessing, pretrain.teacher)
+    return FeatureDistillation(student, preprocessing, load_teacher(pretrain.teacher))

@@ -22,7 +22,7 @@ from vitrail.training.choices.model_choice import PHOTO, SMALL, Choice, choose_m
 from vitrail.training.choices.recipe_choice import choose_optimizer
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
-from vitrail.weights.adapt import adapt
+from vitrail.weights.adapt import without_head
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
@@ -48,9 +48,7 @@ def load_encoder(settings: Settings) -> Checkpoint | None:
     torch.manual_seed(train.seed)
     extra: dict[str, Any] = {"drop_path": train.drop_path or 0.0, "dropout": train.dropout}
     loaded = load(model.start, channels=model.channels, image_size=model.image_size, **extra)
-    if loaded.config.classes:
-        loaded = adapt(loaded, labels=[], head=HEADLESS)
-    return replace(loaded, task=EMBED, labels=None)
+    return without_head(loaded, "mean" if loaded.config.pool == "none" else None)
 
 
 def choose_pretraining(run: Run, pile: Pile, loaded: Checkpoint | None) -> Choice:

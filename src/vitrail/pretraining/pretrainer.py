@@ -19,8 +19,8 @@ from vitrail.pretraining.build_method import build_method
 from vitrail.pretraining.health import KNN, RANK, HealthScores, concerns, effective_rank
 from vitrail.pretraining.methods.method import Method, Moment
 from vitrail.pretraining.methods.schedules import cosine
-from vitrail.pretraining.neighbours import knn_accuracy
 from vitrail.pretraining.views import View, ViewBatch, ViewLoader
+from vitrail.search.knn_probe import knn_means, target_rows
 from vitrail.tasks.registry import EMBED
 from vitrail.tasks.task import NotFinite
 from vitrail.training.distributed import distribute
@@ -110,7 +110,8 @@ class Pretrainer(Trainer):
             bank = outputs_of(self.encoder, self.bank, known, self.processes, precision)
             items = images.data.dataset.part("val")
             truth = images.task.encode([items[index].target for index in chosen])
-            metrics[KNN] = knn_accuracy(bank, self.bank_classes[known], embeddings, truth)
+            votes = knn_means(bank.numpy(), target_rows(self.bank_classes[known], self.task), embeddings.numpy())
+            metrics[KNN] = float((votes.argmax(1) == truth.numpy()).mean())
         return metrics | {RANK: effective_rank(embeddings)} | self.method.health(embeddings)
 
     def evaluated(self, run: Run, step: int, metrics: Mapping[str, float]) -> None:
