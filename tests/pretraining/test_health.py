@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from vitrail.pretraining.health import HealthScores, concerns, effective_rank
+from vitrail.pretraining.health import HealthScores, effective_rank, find_concerns
 
 
 def test_rank_of_equal_directions_is_their_number():
@@ -45,15 +45,15 @@ FALLING = [5 - step / 100 for step in range(100)]
     ],
 )
 def test_what_goes_wrong_is_said_with_what_to_change(rows, resting, kind, cure):
-    found = dict(concerns(rows, 100, resting, "simdino"))
+    found = dict(find_concerns(rows, 100, resting, "simdino"))
     assert kind in found and cure in found[kind]
     assert "\n" not in found[kind]
 
 
 def test_nothing_is_said_of_a_healthy_run_or_too_early():
-    assert concerns(history(FALLING, [5, 20, 30], entropy=0.4, prototypes=50), 100, 8.3, "dino") == []
-    assert concerns(history([8.318] * 5, [1.0]), 100, 8.3178, "dino") == []
-    assert concerns([], 100, None, "mae") == []
+    assert find_concerns(history(FALLING, [5, 20, 30], entropy=0.4, prototypes=50), 100, 8.3, "dino") == []
+    assert find_concerns(history([8.318] * 5, [1.0]), 100, 8.3178, "dino") == []
+    assert find_concerns([], 100, None, "mae") == []
 
 
 def test_scores_in_words():

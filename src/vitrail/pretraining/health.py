@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,13 @@ FALLEN = 0.4  # of the highest rank so far
 ENDS = (0.005, 0.98)  # of the entropy
 STALLED = 0.001  # of the loss: less than that over half of the run is none
 EARLY = 0.15  # of the steps, before which nothing is said
+
+
+class Concern(NamedTuple):
+    """Something that goes wrong."""
+
+    kind: str  # for programs
+    sentence: str  # with what to change
 
 
 @dataclass(frozen=True)
@@ -67,10 +74,10 @@ def effective_rank(embeddings: Tensor) -> float:
     return float(torch.special.entr(shares).sum().exp())
 
 
-def concerns(
+def find_concerns(
     history: Sequence[Mapping[str, Any]], steps: int, resting_loss: float | None, method: str
-) -> list[tuple[str, str]]:
-    """What goes wrong, as (kind, a sentence with what to change), from the rows of metrics.jsonl so far.
+) -> list[Concern]:
+    """What goes wrong, from the rows of metrics.jsonl so far.
 
     steps: of the whole run; resting_loss: where the loss of the method rests when nothing is learnt."""
     validations = [row for row in history if "validation" in row]
@@ -86,21 +93,21 @@ def concerns(
     return [concern for concern in found if concern is not None]
 
 
-def _resting(losses: Sequence[Mapping[str, Any]], resting_loss: float | None) -> tuple[str, str] | None:
+def _resting(losses: Sequence[Mapping[str, Any]], resting_loss: float | None) -> Concern | None:
     if resting_loss is None or not losses:
         return None
     recent = [row["loss"] for row in losses[-max(1, len(losses) // 10) :]]
     mean = sum(recent) / len(recent)
     if abs(mean - resting_loss) > RESTS * resting_loss:
         return None
-    return (
+    return Concern(
         "resting",
         f"the loss rests at ln K = {resting_loss:.2f}: the teacher says the same of every image, so nothing is learnt; "
         "start again with --method simdino, or with pretrain.teacher_temperature = 0.02 and a smaller pretrain.outputs",
     )
 
 
-def _collapsed(validations: Sequence[Mapping[str, Any]], method: str) -> tuple[str, str] | None:
+def _collapsed(validations: Sequence[Mapping[str, Any]], method: str) -> Concern | None:
     ranks = [row["validation"][RANK] for row in validations if row["validation"].get(RANK) is not None]
     if not ranks or (ranks[-1] >= LOW_RANK and ranks[-1] >= FALLEN * max(ranks)):
         return None
@@ -108,17 +115,17 @@ def _collapsed(validations: Sequence[Mapping[str, Any]], method: str) -> tuple[s
         "dino": "--method simdino, or a lower train.lr and a higher pretrain.momentum",
         "simdino": "a higher pretrain.coding_rate, larger batches, or a lower train.lr",
     }.get(method, "a lower train.lr")
-    return (
+    return Concern(
         "collapsed",
         f"the rank of the embedding fell from {max(ranks):.3g} to {ranks[-1]:.3g}: images become alike; "
         f"start again with {cure}",
     )
 
 
-def _entropy_at_an_end(validations: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+def _entropy_at_an_end(validations: Sequence[Mapping[str, Any]]) -> Concern | None:
     last = validations[-1]["validation"]
     if last.get(PROTOTYPES) is not None and last[PROTOTYPES] < LOW_RANK:
-        return (
+        return Concern(
             "one-prototype",
             f"all images fall on {last[PROTOTYPES]:.2g} prototypes: start again with --method simdino, or with "
             "pretrain.centre_momentum = 0.8 and a higher pretrain.teacher_temperature",
@@ -127,14 +134,14 @@ def _entropy_at_an_end(validations: Sequence[Mapping[str, Any]]) -> tuple[str, s
     if entropy is None or ENDS[0] <= entropy <= ENDS[1]:
         return None
     softer = entropy < ENDS[0]
-    return (
+    return Concern(
         "entropy",
         f"the teacher's entropy is {entropy:.1%} of ln K: {'raise' if softer else 'lower'} "
         f"pretrain.teacher_temperature to {'0.06' if softer else '0.02'}, in a new run",
     )
 
 
-def _stalled(losses: Sequence[Mapping[str, Any]], steps: int) -> tuple[str, str] | None:
+def _stalled(losses: Sequence[Mapping[str, Any]], steps: int) -> Concern | None:
     """The loss of the second half of what is done is that of the first half."""
     if len(losses) < 20 or losses[-1]["step"] < 0.5 * steps:
         return None
@@ -143,4 +150,6 @@ def _stalled(losses: Sequence[Mapping[str, Any]], steps: int) -> tuple[str, str]
     earlier, later = sum(values[:half]) / half, sum(values[half:]) / (len(values) - half)
     if abs(later - earlier) > STALLED * max(abs(earlier), 1e-9):
         return None
-    return ("stalled", f"the loss has stood at {later:.3f} for half of the run: start again with a higher train.lr")
+    return Concern(
+        "stalled", f"the loss has stood at {later:.3f} for half of the run: start again with a higher train.lr"
+    )

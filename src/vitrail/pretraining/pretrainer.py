@@ -16,7 +16,7 @@ from vitrail.data.loading.rng import permutation, step_seed
 from vitrail.model.vit import ViT
 from vitrail.pretraining.attention_record import PICTURES, attention_of, record_attention
 from vitrail.pretraining.build_method import build_method
-from vitrail.pretraining.health import KNN, RANK, HealthScores, concerns, effective_rank
+from vitrail.pretraining.health import KNN, RANK, Concern, HealthScores, effective_rank, find_concerns
 from vitrail.pretraining.methods.method import Method, Moment
 from vitrail.pretraining.methods.schedules import cosine
 from vitrail.pretraining.views import View, ViewBatch, ViewLoader
@@ -114,17 +114,22 @@ class Pretrainer(Trainer):
             metrics[KNN] = float((votes.argmax(1) == truth.numpy()).mean())
         return metrics | {RANK: effective_rank(embeddings)} | self.method.health(embeddings)
 
-    def evaluated(self, run: Run, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the model file as it is now, record attention, and say what goes wrong."""
+    def evaluated(self, run: Run, step: int) -> None:
+        """Write the model file as it is now, record attention, and say what has begun to go wrong."""
         if not run.processes.is_main:
             return
         kept_model(self.start, self.encoder, step).save(run.folder.model)
         record_attention(run.folder.path, step, attention_of(self.encoder, self.fixed.to(run.processes.device)))
-        rows = [*run.folder.history(), {"step": step, "validation": metrics}]
+        rows, steps = run.folder.history(), Plan.read(run.folder.plan).steps
+        said = {concern.kind for concern in self.concerns(rows[:-1], steps)}  # at the evaluation before
+        for concern in self.concerns(rows, steps):
+            if concern.kind not in said:
+                run.progress.say(f"  warning: {concern.sentence}")
+
+    def concerns(self, history: Sequence[Mapping[str, Any]], steps: int) -> list[Concern]:
+        """What goes wrong, by the rows of metrics.jsonl, in a run of so many steps."""
         assert self.settings.pretrain.method is not None
-        steps = Plan.read(run.folder.plan).steps
-        for _, sentence in concerns(rows, steps, self.method.resting_loss, self.settings.pretrain.method):
-            run.progress.say(f"  warning: {sentence}")
+        return find_concerns(history, steps, self.method.resting_loss, self.settings.pretrain.method)
 
 
 def build_pretrainer(run: Run, settings: Settings, images: TrainingImages, start: Checkpoint, steps: int) -> Pretrainer:

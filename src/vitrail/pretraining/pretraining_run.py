@@ -14,7 +14,6 @@ from vitrail import __version__
 from vitrail.findings import Finding
 from vitrail.pretraining.attention_record import forget_attention_after
 from vitrail.pretraining.choose_pretraining import build_encoder, choose_pretraining, complete_recipe, load_encoder
-from vitrail.pretraining.health import concerns
 from vitrail.pretraining.pile import Pile, read_pile
 from vitrail.pretraining.pretrainer import Pretrainer, build_pretrainer, kept_model
 from vitrail.text import counted
@@ -107,8 +106,6 @@ def finish(run: Run, trainer: Pretrainer, images: TrainingImages, plan: Plan, st
     count = run.processes.from_main(lambda: images_in_time(images, plan, state))
     metrics = trainer.measure(replace(images, quick_images=count), "float32")
     settings, pretrain = trainer.settings, trainer.settings.pretrain
-    assert pretrain.method is not None
-    said = concerns(run.folder.history(), plan.steps, trainer.method.resting_loss, pretrain.method)
     history = {
         "vitrail": __version__,
         "torch": torch.__version__,
@@ -133,7 +130,7 @@ def finish(run: Run, trainer: Pretrainer, images: TrainingImages, plan: Plan, st
         metrics=metrics,
         images=min(count, len(images.held_out["val"])),
         labelled=images.data.is_labelled,
-        concerns=[sentence for _, sentence in said],
+        concerns=[concern.sentence for concern in trainer.concerns(run.folder.history(), plan.steps)],
         fixed=trainer.fixed,
         root=images.data.dataset.root,
     )

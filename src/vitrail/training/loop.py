@@ -143,12 +143,12 @@ def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainSta
         if is_kept:
             state.best_step = state.step
             save_best(run, trainer, state)
-        trainer.evaluated(run, state.step, metrics)
-    row = progress_row(trainer, state)
-    run.progress.best = scores.show(scores.main_metric, state.best or 0.0)
-    run.progress.record({**row, "validation": metrics, "best": is_best, "kept": is_kept})
-    text = ", ".join(f"{name} {scores.show(name, value)}" for name, value in metrics.items())
-    run.progress.say(f"epoch {row['epoch']:g}: {text}{' (best)' if is_best else ''}")
+        row = progress_row(trainer, state)
+        run.progress.best = scores.show(scores.main_metric, state.best or 0.0)
+        run.progress.record({**row, "validation": metrics, "best": is_best, "kept": is_kept})
+        text = ", ".join(f"{name} {scores.show(name, value)}" for name, value in metrics.items())
+        run.progress.say(f"epoch {row['epoch']:g}: {text}{' (best)' if is_best else ''}")
+        trainer.evaluated(run, state.step)
     return seconds
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -90,7 +90,7 @@ class Trainer:
         """What an evaluation on the way tells. precision: None is the one that is trained in."""
         return quick_metrics(images, self.network, self.processes, precision)
 
-    def evaluated(self, run: Run, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluated(self, run: Run, step: int) -> None:
         """Called after every evaluation, while the encoder still is as it was measured."""
 
 

@@ -20,15 +20,12 @@ class DINOLoss(nn.Module):
     """Cross-entropy between the teacher's and the student's softmax over K prototypes."""
 
     centre: Tensor
-    _sum: Tensor
-    _count: Tensor
 
     def __init__(self, prototypes: int, student_temperature: float = 0.1, centre_momentum: float = 0.9) -> None:
         super().__init__()
         self.student_temperature, self.centre_momentum = student_temperature, centre_momentum
         self.register_buffer("centre", torch.zeros(prototypes))
-        self.register_buffer("_sum", torch.zeros(prototypes), persistent=False)  # of the teacher's outputs in a step
-        self.register_buffer("_count", torch.zeros(1), persistent=False)
+        self._observed: list[tuple[Tensor, int]] = []  # sum and number of the teacher's outputs, for parts of a step
 
     @property
     def resting_loss(self) -> float:
@@ -53,13 +50,12 @@ class DINOLoss(nn.Module):
     @torch.no_grad()
     def observe(self, teacher: Tensor) -> None:
         """Outputs (G, B, K) that the centre is to follow after this step."""
-        self._sum += teacher.sum((0, 1))
-        self._count += teacher.shape[0] * teacher.shape[1]
+        self._observed.append((teacher.sum((0, 1)), teacher.shape[0] * teacher.shape[1]))
 
     @torch.no_grad()
     def update_centre(self, processes: Processes) -> None:
         """c <- m c + (1 - m) mean of what was observed, over all processes and parts of the step."""
-        mean = processes.sum(self._sum) / processes.sum(self._count)
-        self.centre.lerp_(mean, 1 - self.centre_momentum)
-        self._sum.zero_()
-        self._count.zero_()
+        total = torch.stack([values for values, _ in self._observed]).sum(0)
+        count = torch.tensor([float(sum(number for _, number in self._observed))], device=total.device)
+        self.centre.lerp_(processes.sum(total) / processes.sum(count), 1 - self.centre_momentum)
+        self._observed.clear()
