@@ -44,11 +44,11 @@ class Views(Dataset):
 
 def fresh_encoder(model: Path) -> nn.Module:
     """The network of a model file, with new weights."""
-    import vitrail
     from vitrail.model.presets import build_network
+    from vitrail.weights.load import load
 
     torch.manual_seed(0)
-    return build_network(vitrail.load(model).checkpoint.config)
+    return build_network(load(model).config)
 
 
 def save(encoder: nn.Module, path: Path) -> None:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-import vitrail
 from vitrail.data.loading.transforms import normalise, prepare
 from vitrail.data.synthetic.scenes import make_scene
 from vitrail.explanation.methods.attention_maps import attention_maps
@@ -19,6 +18,7 @@ from vitrail.model.presets import build_network
 from vitrail.model.vit import ViT
 from vitrail.tasks.shared.scene import SHAPES
 from vitrail.visuals.colours import overlay
+from vitrail.weights.load import load
 
 LEARNT, UNSEEN = 0, 1  # seeds of scenes
 SHOWN = 6  # scenes of the picture
@@ -35,7 +35,7 @@ def write_scenes(folder: Path, count: int, side: int) -> None:
 
 def measure_attention(run: Path, count: int, side: int, mass: float, picture: Path | None) -> tuple[float, float]:
     """The mean Jaccard index on so many unseen scenes: with random weights, and with those of the run."""
-    checkpoint = vitrail.load(run).checkpoint
+    checkpoint = load(run)
     scenes = [make_scene(index % len(SHAPES), side, UNSEEN, index) for index in range(count)]
     pixels = np.stack([prepare(scene.picture, checkpoint.preprocessing) for scene in scenes])
     images = normalise(torch.from_numpy(pixels), checkpoint.preprocessing)

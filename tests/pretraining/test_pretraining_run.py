@@ -11,10 +11,11 @@ import torch
 from tests.pretraining.running import TINY_PRETRAIN, loose_pictures
 from tests.training.running import begin, kill, vitrail, wait_for, write_pictures
 from tests.training.test_resume import assert_same, rows, weights
-from vitrail import load, pretrain, train
+from vitrail import pretrain, train
 from vitrail.errors import VitrailError
 from vitrail.training.checkpointing import Checkpoints
 from vitrail.training.settings import Settings
+from vitrail.weights.load import load
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_a_run_is_a_folder(whole):
     names = {"model.safetensors", "settings.toml", "metrics.jsonl", "report.html", "results.json", "plan.json"}
     assert names <= {path.name for path in run.iterdir()}
     model = load(run)
-    assert model.checkpoint.task == "embed" and model.checkpoint.config.classes == 0
+    assert model.task == "embed" and model.config.classes == 0
     results = json.loads((run / "results.json").read_text())
     assert set(results["metrics"]) == {"knn", "rank", "entropy", "prototypes"}
     assert len(list((run / "attention").glob("*.npy"))) == sum("validation" in row for row in rows(run))
@@ -120,7 +121,7 @@ def test_going_on_from_a_model_and_from_a_run(tmp_path, whole):
 
 def test_features_of_a_teacher_are_learnt(tmp_path, whole):
     """The teacher takes another size under another normalisation; the loss, 1 minus a cosine, falls."""
-    load("Ti/16").checkpoint.save(tmp_path / "teacher.safetensors")
+    load("Ti/16").save(tmp_path / "teacher.safetensors")
     settings = tiny("features", pretrain__teacher=str(tmp_path / "teacher.safetensors"), train__epochs=8.0)
     pretrain(whole / "data", tmp_path / "run", settings=settings)
     losses = [row["loss"] for row in rows(tmp_path / "run") if "loss" in row]
