@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vitrail.commands.models import models as models
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
+    from vitrail.commands.without_labels.knn import knn as knn
+    from vitrail.commands.without_labels.pretrain import pretrain as pretrain
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.explanation.explainer import Explainer as Explainer
     from vitrail.images.unreadable import UnreadableImage as UnreadableImage
@@ -55,11 +57,13 @@ _HOMES = {
     "evaluate": "vitrail.commands.evaluate",
     "explain": "vitrail.commands.explain",
     "export": "vitrail.commands.export",
+    "knn": "vitrail.commands.without_labels.knn",
     "load": "vitrail.inference.loaded_model",
     "make_data": "vitrail.commands.make_data",
     "models": "vitrail.commands.models",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
+    "pretrain": "vitrail.commands.without_labels.pretrain",
     "serve": "vitrail.commands.serve",
     "train": "vitrail.commands.train",
     "vit_cls_forward": "vitrail.model.lecture",
@@ -86,11 +90,13 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "evaluate",
     "explain",
     "export",
+    "knn",
     "load",
     "make_data",
     "models",
     "preset",
     "preset_names",
+    "pretrain",
     "serve",
     "train",
     "vit_cls_forward",

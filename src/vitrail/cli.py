@@ -22,6 +22,7 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "check": "find what in your images would spoil training",
     "make-data": "make pictures with exact labels, to try a task without data",
     "train": "train a model on your images, measure it, write a report",
+    "pretrain": "learn from images without labels, for search or to need few labels",
     "models": "list published models to start from, by short names",
     "info": "show what a model is and what it costs",
     "convert": "convert model files from one family to another",
@@ -30,8 +31,12 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "evaluate": "measure a model on labelled images",
     "bench": "measure how fast a model runs here, by every engine",
     "explain": "show why a model answers as it does, and every step of its forward pass",
+    "knn": "measure a model's frozen features by k-NN and a linear probe",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }
+FOLDERS = {
+    "without_labels": ("pretrain", "embed", "index", "search", "knn", "explore", "suggest")
+}  # in a folder of commands/
 COMPLETION = "_VITRAIL_COMPLETE"  # the variable by which a shell asks what may come next
 
 
@@ -77,8 +82,9 @@ def collect_less_garbage() -> None:
 
 def run_function(name: str) -> Callable[..., int | None]:
     """`run_make_data` of `commands/make_data.py` for 'make-data'."""
+    folder = next((f"{folder}." for folder, names in FOLDERS.items() if name in names), "")
     name = name.replace("-", "_")
-    run: Callable[..., int | None] = getattr(importlib.import_module(f"vitrail.commands.{name}"), f"run_{name}")
+    run: Callable[..., int | None] = getattr(importlib.import_module(f"vitrail.commands.{folder}{name}"), f"run_{name}")
     return run
 
 

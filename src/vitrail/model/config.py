@@ -271,7 +271,7 @@ class ViTConfig(EncoderConfig):
                 raise VitrailError("distillation true needs cls_token true, not false")
             if self.cls_position != "none":
                 raise VitrailError(f"cls_position {self.cls_position!r} needs cls_token true, not false")
-        if self.distillation and self.pool != "cls":
+        if self.distillation and self.pool != "cls" and self.classes:  # without heads its tokens pool in any way
             raise VitrailError(f"distillation true goes with pool 'cls', not {self.pool!r}")
         if self.cls_position == "fixed" and self.positions not in ("sincos1d", "sincos2d"):
             raise VitrailError(f"cls_position 'fixed' goes with positions sincos1d or sincos2d, not {self.positions!r}")

@@ -244,7 +244,47 @@ class Augment(Section):
     erase: float | None = optional(-1.0, "probability that a rectangle is painted over; not set: chosen", low=0, high=1)
 
 
-SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "train": Recipe, "augment": Augment}
+@dataclass(frozen=True, kw_only=True)
+class Pretrain(Section):
+    """[pretrain]: how a network learns without labels. Only `vitrail pretrain` has this section."""
+
+    method: str | None = optional("auto", "not set: chosen", choices=("dino", "simdino", "mae", "features"))
+    teacher: str | None = optional(
+        "", "method features: the model whose features are learnt: a file, a published name or a hub id"
+    )
+    global_area: float | None = optional(
+        0.0, "smallest part of a picture's area that a global crop shows; not set: chosen", low=0, high=1
+    )
+    local_crops: int | None = optional(-1, "small crops of each picture; not set: chosen", low=0, high=32)
+    local_area: float | None = optional(
+        0.0, "largest part of a picture's area that a local crop shows; not set: chosen", low=0, high=1
+    )
+    local_size: int | None = optional(0, "pixels a side of a local crop; not set: about half of a global one", low=0)
+    colour: float = setting(1.0, "how strongly colours are changed; 0: not at all", low=0, high=2)
+    hidden: int | None = optional(0, "width of the projection head; not set: chosen", low=0)
+    outputs: int | None = optional(
+        0, "dino: prototypes; simdino: dimensions that the coding rate is computed in; not set: chosen", low=0
+    )
+    momentum: float | None = optional(
+        0.0, "of the teacher at the start; it rises to 1; not set: 0.996, less in short runs", low=0, high=1
+    )
+    teacher_temperature: float = setting(0.04, "dino: of the teacher after its warm-up; lower is sharper", low=0.001)
+    student_temperature: float = setting(0.1, "dino: of the student", low=0.001)
+    centre_momentum: float = setting(0.9, "dino: of the centre that is taken off the teacher's outputs", low=0, high=1)
+    coding_rate: float = setting(1.0, "simdino: weight of the coding rate, which keeps features apart", low=0)
+    weight_decay_end: float | None = optional(
+        -1.0, "the weight decay rises from train.weight_decay to this; not set: it stays", low=0
+    )
+    mask: float = setting(0.75, "mae: part of the patches that are hidden", low=0.05, high=0.95)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "model": Model,
+    "train": Recipe,
+    "augment": Augment,
+    "pretrain": Pretrain,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +295,7 @@ class Settings:
     model: Model = Model()
     train: Recipe = Recipe()
     augment: Augment = Augment()
+    pretrain: Pretrain = Pretrain()
 
     def __post_init__(self) -> None:
         for section in SECTIONS:
@@ -322,6 +363,8 @@ class Settings:
         """Every setting with its meaning above it; those that are not set are commented out."""
         lines: list[str] = []
         for section, kind in SECTIONS.items():
+            if section == "pretrain" and self.pretrain == Pretrain():
+                continue  # a run that learns from labels has none
             lines.append(f"[{section}]")
             for field in fields(kind):
                 lines += as_toml(field, self.value(f"{section}.{field.name}"))

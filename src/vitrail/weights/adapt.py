@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.encoder_config import DENSE, EncoderConfig
+from vitrail.model.encoder_config import DENSE, QUERIES_AMONG_TOKENS, EncoderConfig
 from vitrail.model.patches import conv_to_linear, linear_to_conv
 from vitrail.model.presets import build_network
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_of_outputs
-from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.checkpoint import Checkpoint, filled_model
 from vitrail.weights.preprocessing import Preprocessing
 
 BLOCK_TABLE = "block_positions.table"
@@ -49,6 +49,30 @@ def adapt(
     if names is not None or classes is not None:
         checkpoint = _with_classes(checkpoint, len(names) if names is not None else classes or 0, names, head or {})
     return checkpoint
+
+
+def without_head(checkpoint: Checkpoint, pool: str | None = None) -> Checkpoint:
+    """The same network, weights shared, without its head: its outputs are the pooled vector, (B, D).
+
+    pool: of a ViT, another pooling; "none" gives every patch, (B, N, D).
+    """
+    config = checkpoint.config
+    changes: dict[str, Any] = {"classes": 0, "head_bias": True}
+    if config.head not in QUERIES_AMONG_TOKENS:  # queries that go through the encoder are part of what it computes
+        changes["head"] = "linear"
+    dropped = ["head.", "distillation_head."]
+    if pool is not None and pool != config.pool:
+        changes["pool"] = pool
+        if config.pool == "attention":
+            changes["pool_heads"] = None
+            dropped.append("pool.")
+    changed = config.replace(**changes)
+    if not changed.query_tokens:
+        dropped.append("queries")
+    state = {n: t for n, t in checkpoint.model.state_dict().items() if not n.startswith(tuple(dropped))}
+    model = filled_model(changed, state, checkpoint.model.feature_cnn)
+    model.merge_tokens = checkpoint.model.merge_tokens
+    return replace(checkpoint, model=model, task=EMBED, labels=None)
 
 
 def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.data.loading.rng import permutation
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.model.encoder import Capture
 from vitrail.model.heads.linear_head import LinearHead
-from vitrail.tasks.task import Task
+from vitrail.search.linear_probe import LinearProbe, fit_probe
 from vitrail.training.run_context import Run
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.validate import HeldOutImages, evaluation_engine
@@ -25,21 +24,6 @@ from vitrail.weights.checkpoint import Checkpoint
 
 MOST_IMAGES = 2000
 SHARE = 0.1  # of the minutes, for the features; what was not reached by then is left out
-DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)  # of the squared weights; the one that generalises best is taken
-STEPS = 60  # of L-BFGS
-HELD_OUT = 5  # of the images every fifth chooses among the decays
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A linear layer on pooled features."""
-
-    weight: Tensor  # (K, D)
-    bias: Tensor  # (K,)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """(B, D) -> (B, K)."""
-        return features @ self.weight.T + self.bias
 
 
 def probe_head(run: Run, images: TrainingImages, start: Checkpoint) -> Checkpoint:
@@ -59,7 +43,7 @@ def probe_head(run: Run, images: TrainingImages, start: Checkpoint) -> Checkpoin
     return start
 
 
-def fit_to_training_images(images: TrainingImages, start: Checkpoint) -> Probe:
+def fit_to_training_images(images: TrainingImages, start: Checkpoint) -> LinearProbe:
     """The probe of a sample of the training images, as the model will be shown them."""
     train = images.settings.train
     order = permutation(train.seed, 0, len(images.data.train))[:MOST_IMAGES]
@@ -86,34 +70,3 @@ def pooled_features(images: TrainingImages, start: Checkpoint, indices: list[int
             if time.monotonic() > ends:
                 break
     return torch.cat(features)
-
-
-def fit_probe(features: Tensor, targets: Tensor, task: Task) -> Probe:
-    """features (M, D), targets as `task.encode` gives them -> the best linear layer on them."""
-    mean, std = features.mean(0), features.std(0, correction=0).clamp(min=1e-6)
-    standard = (features - mean) / std
-    held_out = torch.arange(len(features)) % HELD_OUT == 0
-    losses = []
-    for decay in DECAYS:
-        probe = _minimise(standard[~held_out], targets[~held_out], task, decay)
-        losses.append(float(task.loss(probe(standard[held_out]), targets[held_out])))
-    best = _minimise(standard, targets, task, DECAYS[losses.index(min(losses))])
-    weight = best.weight / std
-    return Probe(weight, best.bias - weight @ mean)
-
-
-def _minimise(features: Tensor, targets: Tensor, task: Task, decay: float) -> Probe:
-    """The task's loss and the decay, by L-BFGS on all features at once."""
-    layer = nn.Linear(features.shape[1], task.outputs)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=STEPS, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = task.loss(layer(features), targets) + decay * layer.weight.square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return Probe(layer.weight.detach(), layer.bias.detach())
