@@ -86,7 +86,7 @@ def test_another_size_is_resampled_as_pillow_does(
     teacher = vit(own)
     view, expected = teacher.view(shown(pixels, STUDENT), STUDENT), shown(pixels, own)
     levels = (view - expected).abs() * torch.tensor(own.std).view(3, 1, 1) * 255  # of 255
-    assert view.shape == expected.shape and levels.max() < 1.1  # Pillow's bytes are rounded, twice
+    assert view.shape == expected.shape and levels.max() < 2  # Pillow rounds and clips to bytes, twice
     with torch.no_grad():
         torch.testing.assert_close(
             teacher.outputs(shown(pixels, STUDENT), STUDENT), teacher.network(expected), atol=0.05, rtol=0.05

@@ -26,10 +26,26 @@ class TrainOptions(RunOptions, DataOptions, total=False):
         str | None,
         Option("a pre-trained CNN whose features are the tokens, such as timm:resnet18.a1_in1k", metavar="NAME|FILE"),
     ]
+    teacher: Annotated[
+        str | Path | None,
+        Option("a finished model of these classes whose answers are learnt too", metavar="FILE|NAME|HUB-ID|timm:NAME"),
+    ]
+    unlabelled: Annotated[
+        str | Path | None,
+        Option(
+            "pictures without labels that join the run: the teacher answers about them, or hidden patches are painted",
+            metavar="FOLDER",
+        ),
+    ]
     shard: Annotated[bool, Option("under torchrun: shard the model over the processes", default=False)]
 
 
-SETTING_NAMES = RUN_SETTINGS | {"cnn": "model.cnn", "task": "data.task"}
+SETTING_NAMES = RUN_SETTINGS | {
+    "cnn": "model.cnn",
+    "task": "data.task",
+    "teacher": "train.teacher",
+    "unlabelled": "data.unlabelled",
+}
 
 
 @takes_options(TrainOptions)

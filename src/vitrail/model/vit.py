@@ -88,7 +88,7 @@ class ViT(Encoder):
         return Embedding(embedding.tokens.index_select(1, kept), rope, embedding.grid), kept
 
     def answer(self, x: Tensor, capture: Capture | None = None, sizes: Tensor | None = None) -> Tensor:
-        """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes)."""
+        """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes); see `heads_apart`."""
         if self.distillation_head is None:
             return super().answer(x, capture, sizes)
         assert self.head is not None  # DeiT: two tokens, two heads, the mean of their answers
@@ -96,7 +96,8 @@ class ViT(Encoder):
         pooled, distillation = self.norm_pooled(x[:, 0]), self.norm_pooled(x[:, 1])
         if capture is not None:
             capture.normed, capture.pooled = x, pooled
-        return (in_float32(self.head, pooled) + in_float32(self.distillation_head, distillation)) / 2
+        answers = in_float32(self.head, pooled), in_float32(self.distillation_head, distillation)
+        return torch.stack(answers, dim=1) if self.heads_apart and self.training else (answers[0] + answers[1]) / 2
 
     def norm_tokens(self, x: Tensor) -> Tensor:
         """The final norm, where it is one over tokens: (B, M, D) -> (B, M, D)."""

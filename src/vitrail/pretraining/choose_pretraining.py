@@ -14,7 +14,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import build_network
-from vitrail.pretraining.pile import Pile
+from vitrail.pretraining.pile import PileData
 from vitrail.tasks.registry import EMBED
 from vitrail.training.choices.compatibility import check_network, check_sharing, check_start
 from vitrail.training.choices.facts import Facts
@@ -51,7 +51,7 @@ def load_encoder(settings: Settings) -> Checkpoint | None:
     return without_head(loaded, "mean" if loaded.config.pool == "none" else None)
 
 
-def choose_pretraining(run: Run, pile: Pile, loaded: Checkpoint | None) -> Choice:
+def choose_pretraining(run: Run, pile: PileData, loaded: Checkpoint | None) -> Choice:
     """Settings with all that the network and the time of a step depend on. What is set stays, so a resumed run, whose
     settings are complete, goes through this unchanged."""
     settings = run.settings.where_unset({"data.validation": pile.holdout})

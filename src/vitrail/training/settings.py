@@ -39,6 +39,11 @@ class Data(Section):
     pairs: str | None = optional(
         "", "folders of images and masks, 'train:trainannot, val:valannot'; not set: recognised"
     )
+    unlabelled: str | None = optional(
+        "",
+        "a folder of pictures without labels that join the run; with train.teacher its answers about them are learnt, "
+        "else their hidden patches are painted (MAE) by a decoder that is thrown away; not set: none",
+    )
     validation: float | None = optional(
         0.0,
         "part held out when the data has no validation part; not set: a fifth, or a tenth beside a test part",
@@ -183,6 +188,27 @@ class Recipe(Section):
     cutmix: float | None = optional(-1.0, "alpha of cutmix; 0: off; not set: chosen", low=0)
     class_weights: str = setting("none", "rare classes weigh more in the loss", choices=("none", "sqrt", "inverse"))
     balanced: bool = setting(False, "every class is drawn equally often")
+    teacher: str | None = optional(
+        "",
+        "a finished model whose answers are learnt beside the labels: a file, a published name or a hub id, or a CNN "
+        "such as timm:resnet18.a1_in1k, with the data's own classes; not set: none",
+    )
+    distillation: str | None = optional(
+        "auto",
+        "what is learnt of the teacher; hard: the class that it gives, by a distillation token and a head of its own "
+        "where the network has or can have them (DeiT); soft: its probabilities; not set: soft, but hard for a network "
+        "with a distillation token",
+        choices=("hard", "soft"),
+    )
+    distillation_temperature: float | None = optional(
+        0.0, "soft: what logits are divided by; higher tells more of the less probable classes; not set: chosen", low=0
+    )
+    distillation_weight: float | None = optional(
+        -1.0, "of the teacher in the loss; the labels have the rest; not set: chosen", low=0, high=1
+    )
+    unlabelled_weight: float = setting(
+        1.0, "data.unlabelled without a teacher: what the painting of hidden patches weighs beside the task", low=0
+    )
     precision: str | None = optional(
         "auto",
         "not set: bfloat16 where the hardware computes in it",

@@ -70,10 +70,16 @@ class Teacher:
         """(B, C, H, W), prepared for the student -> its tokens, in float32."""
         with torch.inference_mode():
             own = self.view(images, student)
-            of = _features_of_cnn if isinstance(self.network, TimmClassifier) else _features_of_encoder
-            cls, pooled, patches, grid = of(self.network, own)  # type: ignore[operator]
-        tensors = (None if part is None else part.float().clone() for part in (cls, pooled, patches))
-        return TeacherFeatures(*tensors, grid)  # type: ignore[arg-type]
+            if isinstance(self.network, TimmClassifier):
+                found = _features_of_cnn(self.network, own)
+            else:
+                found = _features_of_encoder(self.network, own)
+        return TeacherFeatures(
+            cls=None if found.cls is None else found.cls.float().clone(),  # outside of inference mode, as above
+            pooled=found.pooled.float().clone(),
+            patches=found.patches.float().clone(),
+            grid=found.grid,
+        )
 
     def feature_shapes(self) -> tuple[int, int, Grid]:
         """D, F and the grid of its features."""
@@ -170,19 +176,19 @@ def _fingerprint(network: nn.Module, preprocessing: Preprocessing, description: 
     return checksum(text, {name: tensor.contiguous() for name, tensor in network.state_dict().items()})[:32]
 
 
-def _features_of_encoder(network: Encoder, images: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Grid]:
+def _features_of_encoder(network: Encoder, images: Tensor) -> TeacherFeatures:
     capture = Capture(blocks=[-1], all_tokens=True)
     network.forward_embedding(network.embed(images), capture=capture)
     assert capture.normed is not None and capture.pooled is not None
     grid = capture.steps[network.depth - 1].grid
     tokens = network.split(capture.normed, grid)
-    return tokens.cls, capture.pooled, tokens.patches, grid
+    return TeacherFeatures(tokens.cls, capture.pooled, tokens.patches, grid)
 
 
-def _features_of_cnn(network: TimmClassifier, images: Tensor) -> tuple[None, Tensor, Tensor, Grid]:
+def _features_of_cnn(network: TimmClassifier, images: Tensor) -> TeacherFeatures:
     features, pooled = network.feature_map(images)  # (B, F, h, w), (B, D)
     height, width = features.shape[2:]
-    return None, pooled, features.flatten(2).transpose(1, 2), (height, width)
+    return TeacherFeatures(None, pooled, features.flatten(2).transpose(1, 2), (height, width))
 
 
 def _per_channel(values: tuple[float, ...], images: Tensor) -> Tensor:

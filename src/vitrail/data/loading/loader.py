@@ -39,6 +39,7 @@ class Batch:
     targets: Tensor  # (B, ...) after augmentation
     indices: NDArray[np.int64]  # (B,) into the list of training images
     mix: Mix | None
+    unlabelled: Tensor | None = None  # (U, C, H, W), normalised: pictures without labels, see unlabelled_loader.py
 
 
 class RawBatch(NamedTuple):

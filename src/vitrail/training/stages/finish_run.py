@@ -170,4 +170,6 @@ def provenance(settings: Settings, images: TrainingImages, state: TrainState, me
         "measured_on": measured.split,
         "metrics": measured.results["metrics"],
         "task": images.task.state_dict(),
+        **({} if images.distillation is None else {"distillation": images.distillation.record()}),
+        **({} if images.pile is None else {"unlabelled": images.pile.description}),
     }

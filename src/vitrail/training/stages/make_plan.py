@@ -81,6 +81,8 @@ def make_plan(
         deadline=duration.deadline,
         timing=duration.timing,
         quick_images=duration.quick_images,
+        teacher=teacher_of(images),
+        unlabelled="" if images.pile is None else images.pile.fingerprint,
         reasons=(*reasons, *choice.reasons),
     )
     for line in plan.reasons:
@@ -98,7 +100,22 @@ def read_plan(run: Run, images: TrainingImages) -> Plan:
             f"the images of {shown(run.request.data)} changed since the run in {run.folder.path} began: a resumed run "
             "is the same run, so put them back, or start a new one with another --out"
         )
+    if images.pile is not None and plan.unlabelled != images.pile.fingerprint:
+        raise VitrailError(
+            f"the pictures of {images.settings.data.unlabelled} changed since the run in {run.folder.path} began: put "
+            "them back, or start a new run with another --out"
+        )
+    if plan.teacher != teacher_of(images):
+        raise VitrailError(
+            f"the teacher {images.settings.train.teacher} is not the one that the run in {run.folder.path} began with: "
+            "put that one back, or start a new run with another --out"
+        )
     return plan
+
+
+def teacher_of(images: TrainingImages) -> str:
+    """The fingerprint of the teacher; "" without one."""
+    return "" if images.distillation is None else images.distillation.teacher.fingerprint
 
 
 def fixed_duration(images: TrainingImages, build: Callable[[], Trainer]) -> _Duration:
