@@ -19,10 +19,10 @@ from vitrail.data.loading.split import digest_files, make_units
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
 from vitrail.search.embeddings import Embedder
-from vitrail.search.image_vectors import image_vectors
 from vitrail.search.knn_probe import KS, K, as_outputs, target_rows, vote
 from vitrail.search.linear_probe import fit_probe
 from vitrail.search.nearest_neighbours import Vectors, nearest_neighbours
+from vitrail.search.pile.image_vectors import image_vectors
 from vitrail.tasks.registry import task_class, task_for
 from vitrail.tasks.task import Task
 from vitrail.text import counted, shown
@@ -136,12 +136,11 @@ def divide(data: LabelledVectors, seed: int = 0) -> tuple[str, list[Fold]]:
         if len(test) and len(train):
             choosing = parts[train] == "val" if (parts[train] == "val").any() else _choosing(data, train, seed)
             return part, [Fold(train, choosing, test)]
-    numbers = fold_numbers(data.items, data.units, FOLDS, seed)
-    folds = [_fold(data, numbers != number, seed) for number in range(FOLDS)]
-    folds = [fold for fold in folds if len(fold.test) and len(fold.train)]
-    if not folds:
-        raise VitrailError(f"{counted(len(data.items), 'image')} that differ are too few to compare: give at least two")
-    return f"{FOLDS} folds", folds
+    count = min(FOLDS, len(set(data.units)))
+    if count < 2:
+        raise VitrailError(f"{counted(len(data.items), 'image')} can be compared with no other: give at least two")
+    numbers = fold_numbers(data.items, data.units, count, seed)
+    return f"{count} folds", [_fold(data, numbers != number, seed) for number in range(count)]
 
 
 def fold_numbers(items: Sequence[Item], units: Sequence[int], folds: int, seed: int = 0) -> NDArray[np.int64]:
