@@ -29,6 +29,7 @@ from vitrail.weights.preprocessing import Preprocessing
 
 AUTO = "simdino"
 HEADLESS = {"classes": 0, "head": "linear", "queries": 0, "head_depth": 0}
+MOMENTUM = 0.9  # of simdino's teacher, all the time: what does not collapse need not wait for a slow teacher
 CONTINUED_RATE = 2e-4  # of AdamW in batches of 256, where good weights are to be changed a little
 METHOD_WORDS = {
     "dino": "DINO: a student follows the mean of itself over {crops} crops of an image, {outputs} prototypes",
@@ -120,6 +121,8 @@ def choose_crops(settings: Settings, config: EncoderConfig) -> Settings:
     """How many crops of which size and area, and how wide the head."""
     method, small = settings.pretrain.method, max(config.image_size) <= SMALL
     crops = method in ("dino", "simdino")
+    if method == "simdino":
+        settings = settings.where_unset({"pretrain.momentum": MOMENTUM, "pretrain.momentum_end": MOMENTUM})
     return settings.where_unset(
         {
             "augment.flip": "horizontal",
