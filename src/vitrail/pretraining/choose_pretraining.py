@@ -14,7 +14,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import build_network
-from vitrail.pretraining.pile import Pile
+from vitrail.pretraining.pile import PileData
 from vitrail.tasks.registry import EMBED
 from vitrail.training.choices.compatibility import check_network, check_sharing, check_start
 from vitrail.training.choices.facts import Facts
@@ -29,6 +29,7 @@ from vitrail.weights.preprocessing import Preprocessing
 
 AUTO = "simdino"
 HEADLESS = {"classes": 0, "head": "linear", "queries": 0, "head_depth": 0}
+MOMENTUM = 0.9  # of simdino's teacher, all the time: what does not collapse need not wait for a slow teacher
 CONTINUED_RATE = 2e-4  # of AdamW in batches of 256, where good weights are to be changed a little
 METHOD_WORDS = {
     "dino": "DINO: a student follows the mean of itself over {crops} crops of an image, {outputs} prototypes",
@@ -51,7 +52,7 @@ def load_encoder(settings: Settings) -> Checkpoint | None:
     return without_head(loaded, "mean" if loaded.config.pool == "none" else None)
 
 
-def choose_pretraining(run: Run, pile: Pile, loaded: Checkpoint | None) -> Choice:
+def choose_pretraining(run: Run, pile: PileData, loaded: Checkpoint | None) -> Choice:
     """Settings with all that the network and the time of a step depend on. What is set stays, so a resumed run, whose
     settings are complete, goes through this unchanged."""
     settings = run.settings.where_unset({"data.validation": pile.holdout})
@@ -120,6 +121,8 @@ def choose_crops(settings: Settings, config: EncoderConfig) -> Settings:
     """How many crops of which size and area, and how wide the head."""
     method, small = settings.pretrain.method, max(config.image_size) <= SMALL
     crops = method in ("dino", "simdino")
+    if method == "simdino":
+        settings = settings.where_unset({"pretrain.momentum": MOMENTUM, "pretrain.momentum_end": MOMENTUM})
     return settings.where_unset(
         {
             "augment.flip": "horizontal",
