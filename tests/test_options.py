@@ -74,13 +74,6 @@ def test_python_has_every_option_of_the_shell_with_the_same_default(name: str, f
     run = run_function(name)
     # Where a command prints or writes to; Python gets the object.
     printing = {"json", "page", "out", "png", "ignore", "label_errors"}
-        "json",
-        "page",
-        "out",
-        "png",
-        "ignore",
-        "label_errors",
-    }  # where a command prints or writes to; Python gets the object
     python = inspect.signature(function).parameters
     for key, (option, _) in declared_by(run)[1].items():
         if key in python:
