@@ -1,9 +1,11 @@
 """Familiarity: how near a picture lies to those that a model learnt from, in the vectors that its head reads.
 
-The model file keeps vectors of pictures of the run, and how far held-out pictures lay from them. The distance of a new
-picture is its mean cosine distance to the nearest few (Sun et al. 2022, deep nearest neighbours). Its familiarity is
-the share of held-out pictures that lie at least as far, counted with the picture itself: the p-value of conformal
-prediction. So a picture of the same kind as those of the run is below 0.05 once in twenty, whatever the network.
+The model file keeps vectors of training pictures, and how far held-out pictures lie from them. The distance is that of
+Mahalanobis, of vectors of length 1, with the mean and the covariance of those that are kept: a deviation counts by how
+much training pictures vary in its direction (Lee et al. 2018; it needs no labels, and was measured against nearest
+neighbours and others in benchmarks/results/familiarity.md). The familiarity of a picture is the share of held-out
+pictures that lie at least as far, counted with the picture itself: the p-value of conformal prediction. So a picture of
+the same kind as those of the run is below 0.05 once in twenty, whatever the network.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from torch.nn import functional as F
 from vitrail.errors import VitrailError
 
 UNFAMILIAR = 0.05  # below it a picture is a stranger: 95 % of held-out pictures are not
-NEIGHBOURS = 5
 MOST_BYTES = 700_000  # of the vectors, in float16: 1,822 of a Ti
+LEAST_TRAINING = 20  # pictures: fewer do not vary in enough directions
 LEAST_HELD_OUT = 20  # pictures: with fewer, nothing could be below UNFAMILIAR
+SHRINKAGE = 0.01  # of the mean variance, added to each: in some directions few pictures do not vary at all
 
 
 def most_vectors(width: int) -> int:
     """How many vectors of this width a model file keeps."""
-    return max(NEIGHBOURS, MOST_BYTES // (2 * width))
+    return max(LEAST_TRAINING, MOST_BYTES // (2 * width))
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +44,13 @@ class Familiarity:
         return self.vectors.shape[1]
 
     @cached_property
-    def _rows(self) -> Tensor:
-        return self.vectors.float()
+    def _gaussian(self) -> tuple[Tensor, Tensor]:
+        return gaussian(self.vectors)
 
     def distances(self, pooled: Tensor) -> Tensor:
-        """What the head reads of each picture, (B, D) -> its distance (B,), from 0, the same, to 2."""
-        return nearest_distances(pooled, self._rows)
+        """What the head reads of each picture, (B, D) -> its distance (B,): about sqrt(D) for training pictures."""
+        mean, root = self._gaussian
+        return ((F.normalize(pooled.detach().float().cpu(), dim=1) - mean) @ root).norm(dim=1)
 
     def scores(self, pooled: Tensor) -> Tensor:
         """What the head reads of each picture, (B, D) -> its familiarity (B,): above 0, and 1 at most."""
@@ -54,27 +58,26 @@ class Familiarity:
         return (1 + len(self.held_out) - nearer) / (1 + len(self.held_out))
 
 
-def nearest_distances(pooled: Tensor, rows: Tensor, itself: Tensor | None = None) -> Tensor:
-    """The mean cosine distance of each vector (B, D) to its NEIGHBOURS nearest rows (M, D) of length 1, (B,).
-
-    itself: (B,) the row that is the vector itself, which does not count."""
-    similarity = F.normalize(pooled.detach().float().cpu(), dim=1) @ rows.T
-    if itself is not None:
-        similarity.scatter_(1, itself[:, None], -torch.inf)
-    others = len(rows) - (itself is not None)
-    return 1 - similarity.topk(min(NEIGHBOURS, others), dim=1).values.mean(1)
+def gaussian(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """(M, D) -> their mean (D,), and a root of their inverse covariance, (D, D): what turns distances into
+    Mahalanobis's."""
+    rows = vectors.double()
+    mean = rows.mean(0)
+    covariance = (rows - mean).T @ (rows - mean) / len(rows)
+    covariance += (SHRINKAGE * covariance.diagonal().mean() + 1e-12) * torch.eye(len(mean), dtype=torch.float64)
+    return mean.float(), torch.linalg.cholesky(torch.linalg.inv(covariance)).float()
 
 
 def fit_familiarity(training: Tensor, held_out: Tensor) -> Familiarity | None:
     """From what the head reads of training pictures (M, D) and of held-out ones (H, D), in an order without meaning.
 
-    None where there are too few held-out pictures to tell by, or where something is not finite."""
-    if len(held_out) < LEAST_HELD_OUT or len(training) < NEIGHBOURS:
+    None where there are too few of them to tell by, or where something is not finite."""
+    if len(held_out) < LEAST_HELD_OUT or len(training) < LEAST_TRAINING:
         return None
     if not (training.isfinite().all() and held_out.isfinite().all()):
         return None
     kept = F.normalize(training.float().cpu(), dim=1)[: most_vectors(training.shape[1])].half()
-    distances = nearest_distances(held_out, kept.float())
+    distances = Familiarity(kept, torch.empty(0)).distances(held_out)
     return Familiarity(kept, distances.sort().values)
 
 
