@@ -19,7 +19,7 @@ from typing import Any
 
 from training.places import BENCHMARKS, add_shared
 from training.results import percent, table_row, write_section
-from training.running import new_folder, vitrail_evaluate, vitrail_train
+from training.running import new_folder, train_and_measure, vitrail_evaluate, vitrail_train
 from training.subsets import DATA, flowers, link_part
 
 RESULTS = BENCHMARKS / "results" / "distil.md"
@@ -83,16 +83,8 @@ def student(method: str, data: Path, places: dict[str, Path], given: argparse.Na
     settings.write_text("".join(toml_line(word) for word in own))
     out = new_folder(given.work, f"distil-{given.part}-{method.replace(' ', '-')}")
     options = [places.get(word, word) for word in words if "=" not in word]
-    run = vitrail_train(
-        given.vitrail, data, out, ["--minutes", given.minutes, "--seed", given.seed, "--settings", settings, *options]
-    )
-    measured = vitrail_evaluate(given.vitrail, out / "model.safetensors", data)
-    return {
-        "accuracy": measured["metrics"]["accuracy"],
-        "images": measured["images"],
-        "epochs": run.rows[-1]["epoch"],
-        "wall": run.seconds,
-    }
+    options = ["--minutes", given.minutes, "--seed", given.seed, "--settings", settings, *options]
+    return train_and_measure(given.vitrail, data, out, options)
 
 
 def toml_line(word: str) -> str:
@@ -131,7 +123,7 @@ def main() -> None:
         lines.append(table_row(f"the teacher, {given.teacher_minutes:g} minutes of its own", score, "", ""))
     for method in methods:
         result = student(method, data, places, given)
-        score = percent(result["accuracy"], result["images"])
+        score = percent(result["accuracy"], result["test_images"])
         lines.append(table_row(method, score, f"{result['epochs']:.1f}", f"{result['wall'] / 60:.2f}"))
         print(lines[-1], flush=True)
     title = f"{given.part}, {given.minutes:g} minutes, seed {given.seed}"

@@ -98,6 +98,18 @@ def vitrail_evaluate(vitrail: Path, model: Path, data: Path) -> dict[str, Any]:
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
+def train_and_measure(vitrail: Path, data: Path, folder: Path, options: Sequence[object]) -> dict[str, Any]:
+    """A whole `vitrail train`, and what its model scores on the test part."""
+    run = vitrail_train(vitrail, data, folder, options)
+    measured = vitrail_evaluate(vitrail, folder / "model.safetensors", data)
+    return {
+        "accuracy": measured["metrics"]["accuracy"],
+        "test_images": measured["images"],
+        "epochs": run.rows[-1]["epoch"],
+        "wall": run.seconds,
+    }
+
+
 def run_peer(module: str, options: Sequence[object], work: Path) -> dict[str, Any]:
     """Run `python -m peers.MODULE`; its last line is JSON. `wall` is added, from outside."""
     command = [sys.executable, "-m", f"peers.{module}", *map(str, options)]
