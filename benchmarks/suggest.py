@@ -24,8 +24,8 @@ from torch import Tensor
 
 from training.results import table_row
 from vitrail.data.layouts.recognise import read_dataset
-from vitrail.search.embeddings import Embedder, embed_all
 from vitrail.search.linear_probe import fit_probe
+from vitrail.search.pile.image_vectors import image_vectors, open_embedder
 from vitrail.search.pile.suggestion import choose_images
 from vitrail.tasks.registry import task_for
 from vitrail.tasks.task import Task
@@ -106,19 +106,21 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("test")
     parser.add_argument("model")
+    parser.add_argument("--embeddings", help="a file of `vitrail embed`, to begin at once")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--numbers", default="25,50,100")
     given = parser.parse_args()
     dataset = read_dataset(given.data)
-    vectors, places, _ = embed_all(Embedder(given.model, precision="fp32"), [item.path for item in dataset.items])
+    embedder = open_embedder(given.model, given.embeddings, precision="float32")
+    vectors, places, _ = image_vectors(embedder, [item.path for item in dataset.items], given.embeddings)
     items = [dataset.items[place] for place in places]
     names = set(Path(given.test).read_text().split())
     test = np.array([item.path.relative_to(dataset.root).as_posix() in names for item in items])
     task = task_for(dataset.task, dataset.labels)
     targets, features = task.encode([item.target for item in items]), torch.from_numpy(vectors)
-    lines = [table_row(["images labelled", "how", "accuracy, mean", "standard error", "ahead of random", "better in"])]
-    lines.append(table_row(["---"] * 6))
+    lines = [table_row(*["images labelled", "how", "accuracy, mean", "standard error", "ahead of random", "better in"])]
+    lines.append(table_row(*["---"] * 6))
     for number in map(int, given.numbers.split(",")):
         seeds = range(given.first_seed, given.first_seed + given.seeds)
         runs = [accuracies(features, targets, test, task, number, seed) for seed in seeds]
@@ -142,9 +144,8 @@ def row(number: int, name: str, runs: list[dict[str, float]]) -> str:
     error = values.std(ddof=1) / np.sqrt(len(values))
     better = "" if name == "random" else f"{int((ahead > 0).sum())} of {len(ahead)}"
     gain = "" if name == "random" else f"{100 * ahead.mean():+.1f}"
-    return table_row(
-        [f"{FIRST} a class + {number}", name, f"{100 * values.mean():.1f} %", f"{100 * error:.1f}", gain, better]
-    )
+    accuracy = f"{100 * values.mean():.1f} %"
+    return table_row(f"{FIRST} a class + {number}", name, accuracy, f"{100 * error:.1f}", gain, better)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,6 @@ def test_hostile_uploads(server: ThreadServer) -> None:
     assert server.send("/v1/search", b"no image").status == 422
     assert server.send("/v1/search", BOMB).status == 422
     assert server.send("/v1/search", picture(1), picture(2)).status == 422
-    assert server.send("/v1/search", bytes(4_000_000)).status == 413
     assert server.ask("POST", "/v1/search", b"", {"Content-Type": "text/plain"}).status == 415
 
 

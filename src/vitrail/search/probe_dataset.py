@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,10 +73,13 @@ def check_probeable(dataset: Dataset) -> None:
         )
 
 
-def probe_dataset(embedder: Embedder, dataset: Dataset, k: int = K, bootstrap: int = 1000) -> dict[str, Any]:
-    """`probe_vectors` of the dataset's readable images, and what was measured how."""
+def probe_dataset(
+    embedder: Embedder, dataset: Dataset, k: int = K, bootstrap: int = 1000, embeddings: str | Path | None = None
+) -> dict[str, Any]:
+    """`probe_vectors` of the dataset's readable images, and what was measured how. embeddings: a file of
+    `vitrail embed` whose vectors are not computed again."""
     check_probeable(dataset)
-    vectors, places, unreadable = image_vectors(embedder, [item.path for item in dataset.items])
+    vectors, places, unreadable = image_vectors(embedder, [item.path for item in dataset.items], embeddings)
     data = LabelledVectors.of(vectors, [dataset.items[place] for place in places], dataset)
     findings = [finding.title for finding in dataset.findings if finding.severity in ("error", "warning")]
     return probe_vectors(data, k, bootstrap) | {

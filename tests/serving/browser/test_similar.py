@@ -42,7 +42,7 @@ def names(seen: PageDriver) -> list[str]:
 def test_drop_see_and_go_on(visit: Callable[..., PageDriver], found_in: str) -> None:
     seen = visit(found_in)
     page = seen.open(f"#token={TOKEN}")
-    page.get_by_label("Similar pictures").check()
+    page.get_by_role("radio", name="Similar pictures").check()
     assert "Choose a picture first: the most similar ones of 30 pictures" in page.locator("#similar").inner_text()
     seen.drop(blots(5), "mine.png")
     page.locator("#similar .hit").first.wait_for()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from vitrail.commands.shared_options import MODEL
 from vitrail.commands.shell import Argument
 from vitrail.commands.without_labels.pile_options import PILE, PileOptions, running_options
+from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count, count_or_none, whole_number
 from vitrail.options import Option, takes_options
 
@@ -35,7 +36,7 @@ def explore(
     from vitrail.search.pile.image_vectors import image_vectors, open_embedder
 
     pile = read_pile(data, options["layout"], options["task"])
-    embedder = open_embedder(model, options["embeddings"], **running_options(options, pile.paths))
+    embedder = open_embedder(model, options["embeddings"], **running_options(AnsweringOptions, options, pile.paths))
     vectors, places, unreadable = image_vectors(embedder, pile.paths, options["embeddings"])
     found = explore_vectors(vectors, pile.take(places), clusters=options["clusters"], seed=options["seed"])
     found.unreadable.extend(unreadable)

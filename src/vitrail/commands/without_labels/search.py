@@ -18,22 +18,23 @@ if TYPE_CHECKING:
     from vitrail.search.index.image_index import ImageIndex, Neighbour
 
 
-@takes_options(AnsweringOptions)
-def run_search(
-    index: Annotated[str, Argument("the folder that `vitrail index` made", "INDEX")],
-    query: Annotated[str, Argument("an image file", "IMAGE")],
-    top: Annotated[int, Option("pictures to find", metavar="N", parse=count)] = 20,
+class SearchOptions(AnsweringOptions, total=False):
+    top: Annotated[int, Option("pictures to find", metavar="N", parse=count, default=20)]
     box: Annotated[
         tuple[float, float, float, float] | None,
         Option("search by a part of the image, in its pixels", metavar="X,Y,W,H", parse=parse_box),
-    ] = None,
+    ]
+    model: Annotated[str | Path | None, Option("where the index's model is now", metavar="MODEL", unset="where it was")]
+
+
+@takes_options(SearchOptions)
+def run_search(
+    index: Annotated[str, Argument("the folder that `vitrail index` made", "INDEX")],
+    query: Annotated[str, Argument("an image file", "IMAGE")],
     json: Annotated[str | None, Option("write JSON instead; -: on standard output", metavar="FILE")] = None,
     page: Annotated[str | None, Option("write a page with the pictures", metavar="FILE")] = None,
-    model: Annotated[
-        str | None, Option("where the index's model is now", metavar="MODEL", unset="where it was")
-    ] = None,
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
-    **options: Unpack[AnsweringOptions],
+    **options: Unpack[SearchOptions],
 ) -> None:
     """Prints the most similar pictures of an index, best first, each with its score: the cosine of the two vectors, 1
     for the same picture. In Python it is `vitrail.ImageIndex(INDEX).search(IMAGE)`.
@@ -47,11 +48,11 @@ def run_search(
     if not len(opened):
         raise VitrailError(f"the index {index} is empty: add pictures by `vitrail index {index} IMAGES --add`")
     with limit_decoding(max_pixels):
-        found = opened.search(query, top, box=box, model=model, **options)
+        found = opened.search(query, **options)
     if page is not None:
-        _write_page(Path(page), opened, query, box, found)
+        _write_page(Path(page), opened, query, options["box"], found)
     if json is not None:
-        _write_json(json, query, box, found)
+        _write_json(json, query, options["box"], found)
     elif page is None:
         _print(found)
 

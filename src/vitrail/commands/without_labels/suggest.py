@@ -9,6 +9,7 @@ from vitrail.commands.shared_options import MODEL
 from vitrail.commands.shell import Argument
 from vitrail.commands.without_labels.pile_options import PileOptions, running_options
 from vitrail.errors import VitrailError
+from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count, whole_number
 from vitrail.options import Option, takes_options
 
@@ -47,7 +48,7 @@ def suggest(
     given = read_pile(pile, options["layout"], options["task"])
     known = None if options["labelled"] is None else read_pile(options["labelled"])
     images = given if known is None else without(given, known)
-    predictor = Predictor(model, **running_options(options, images.paths))
+    predictor = Predictor(model, **running_options(AnsweringOptions, options, images.paths))
     embedder = open_embedder(predictor.engine, options["embeddings"], workers=options["workers"])
     vectors, places, unreadable = image_vectors(embedder, images.paths, options["embeddings"])
     images = images.take(places)

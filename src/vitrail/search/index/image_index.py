@@ -19,8 +19,8 @@ from vitrail.search.embeddings import Embedder, Vectors, normalised
 from vitrail.search.index.exact_search import top_places
 from vitrail.search.index.hnsw_graph import EXACT_LIMIT, HnswGraph, open_graph
 from vitrail.search.index.index_model import open_index_model
+from vitrail.search.index.index_segment import Segment, open_segment
 from vitrail.search.index.manifest import Manifest, read_manifest
-from vitrail.search.index.segment import Segment, open_segment
 from vitrail.search.region import Box, region_vector
 from vitrail.text import shown
 
@@ -126,7 +126,7 @@ class ImageIndex:
 
     def embedder(self, model: str | Path | None = None, **options: Unpack[AnsweringOptions]) -> Embedder:
         """The index's model, opened once."""
-        key = (str(model), str(sorted(options.items())))
+        key = (str(model), str(options))
         if key not in self._embedders:
             self._embedders[key] = open_index_model(self.folder, self.manifest, model, **options)
         return self._embedders[key]

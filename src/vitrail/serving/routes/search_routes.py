@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from fastapi import APIRouter
+from fastapi import Path as PathParameter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,6 +28,7 @@ from vitrail.serving.served_model import encode_jpeg, error_sentence
 from vitrail.text import shown
 
 TOP = whole_number_query(24, 1, 200, "Pictures to find.")
+ID = PathParameter(description="Of a picture, as /v1/search gives it.")
 IDS = re.compile(r"[0-9]{1,18}")
 JPEG = {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}
 ERRORS = (*GET_ERRORS, 404)
@@ -54,7 +56,7 @@ def add_search_routes(router: APIRouter, runner: JobRunner, served: ServedIndex)
         response_model=SearchResponse,
         responses=documented_responses(ERRORS),
     )
-    async def similar(id: str, top: int = TOP) -> Response:
+    async def similar(id: str = ID, top: int = TOP) -> Response:
         started, number = time.perf_counter(), _id(id)
         with runner.images.reserve(1):
             try:
@@ -69,7 +71,7 @@ def add_search_routes(router: APIRouter, runner: JobRunner, served: ServedIndex)
         response_class=Response,
         responses=documented_responses(ERRORS, JPEG),
     )
-    async def picture(id: str) -> Response:
+    async def picture(id: str = ID) -> Response:
         number = _id(id)
         with runner.images.reserve(1):
             try:

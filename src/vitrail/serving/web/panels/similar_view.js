@@ -75,7 +75,8 @@ export function createSimilarView(node, model, store) {
       const what = from !== null ? `Pictures like number ${from}` : `Pictures like ${pane?.source?.name ?? ""}`;
       about.replaceChildren(...[from !== null ? back : null, el("p", { class: "filename", role: "status",
         text: answer?.error ?? (answer ? `${what}, of ${count(model.index ?? 0, "picture")}` : "Searching …") })].filter(Boolean));
-      list.replaceChildren(...(answer?.results ?? []).map((one) => card(one, from)));
+      list.classList.toggle("waits", !answer); // what was found before stays until there is something new
+      if (answer || !hint.hidden) list.replaceChildren(...(answer?.results ?? []).map((one) => card(one, from)));
     },
   };
 }
