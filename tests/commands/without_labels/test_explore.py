@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,21 @@ def test_vectors_of_a_file_are_not_computed_again(
     monkeypatch.setattr("vitrail.search.embeddings.Embedder.embed", lambda self, sources: iter(()))
     kept = vitrail.explore(save(), photos, embeddings=tmp_path / "emb.parquet")
     assert kept.to_dict() == computed.to_dict()
+
+
+def test_images_that_changed_since_are_computed(
+    save: Callable[..., Path], photos: Path, tmp_path: Path, picture: Callable[..., Image.Image]
+) -> None:
+    before = vitrail.explore(save(), photos)
+    vitrail.embed(save(), photos, tmp_path / "emb.parquet")
+    changed = before.pile.paths[4]
+    picture(77).save(changed)
+    later = (tmp_path / "emb.parquet").stat().st_mtime + 10
+    os.utime(changed, (later, later))
+    before.pile.paths[5].unlink()
+    found = vitrail.explore(save(), photos, embeddings=tmp_path / "emb.parquet")
+    assert found.distance[4] == pytest.approx(vitrail.explore(save(), photos).distance[4], abs=1e-5)
+    assert found.distance[4] != pytest.approx(before.distance[4], abs=1e-5) and len(found.pile.paths) == 11
 
 
 def test_vectors_of_another_model_are_refused(
