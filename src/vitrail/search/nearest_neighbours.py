@@ -32,20 +32,21 @@ class Neighbours:
 
 def nearest_neighbours(queries: Vectors, base: Vectors, k: int) -> Neighbours:
     """The k of base (N, D) that are nearest to each query (M, D); fewer where base has fewer."""
-    return _search(_unit(queries), _unit(base), min(k, len(base)), same=False)
+    return _search(unit_vectors(queries), unit_vectors(base), min(k, len(base)), same=False)
 
 
 def neighbours_of_all(vectors: Vectors, k: int) -> Neighbours:
     """The k others that are nearest to each vector (N, D); fewer where there are fewer."""
-    unit, k = _unit(vectors), min(k, len(vectors) - 1)
+    unit, k = unit_vectors(vectors), min(k, len(vectors) - 1)
     return _search(unit, unit, k, same=True) if len(unit) <= EXACT else _search_cells(unit, k)
 
 
+def unit_vectors(vectors: Vectors) -> Tensor:
+    """(N, D) of length 1, whose dot products are cosines."""
+    return F.normalize(torch.from_numpy(np.require(vectors, np.float32, "W")), dim=1)  # of a file they are read-only
+
+
 # ---- parts
-
-
-def _unit(vectors: Vectors) -> Tensor:
-    return F.normalize(torch.as_tensor(np.asarray(vectors, np.float32)), dim=1)
 
 
 def _search(queries: Tensor, base: Tensor, k: int, same: bool) -> Neighbours:

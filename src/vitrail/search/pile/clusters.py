@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.search.nearest_neighbours import Vectors
+from vitrail.search.nearest_neighbours import Vectors, unit_vectors
 
 NUMBERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # of clusters that are tried
 SAMPLE = 20_000  # vectors that the centres are found on
@@ -43,7 +43,7 @@ class Clusters:
 
 def find_clusters(vectors: Vectors, count: int | None = None, seed: int = 0) -> Clusters:
     """(N, D) -> the cluster of each. count: how many; None: chosen by the silhouette."""
-    unit = F.normalize(torch.as_tensor(np.asarray(vectors, np.float32)), dim=1)
+    unit = unit_vectors(vectors)
     rng = np.random.default_rng(seed)
     sample = unit[torch.from_numpy(np.sort(rng.permutation(len(unit))[:SAMPLE]))]
     measured = sample[torch.from_numpy(np.sort(rng.permutation(len(sample))[:MEASURED]))]

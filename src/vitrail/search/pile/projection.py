@@ -17,7 +17,7 @@ from scipy import sparse
 from torch import Tensor
 
 from vitrail.progress import Progress
-from vitrail.search.nearest_neighbours import Neighbours, Vectors
+from vitrail.search.nearest_neighbours import Neighbours, Vectors, unit_vectors
 
 NEIGHBOURS = 15  # that attract
 CURVE_A, CURVE_B = 1.577, 0.8951  # 1 / (1 + a d^2b): UMAP's fit for a least distance of 0.1
@@ -45,7 +45,7 @@ def project(vectors: Vectors, neighbours: Neighbours, seed: int = 0, progress: P
 
 def principal_components(vectors: Vectors, count: int = 2) -> Map:
     """(N, D) -> (N, count): the directions of most variance, of vectors of length 1."""
-    unit = torch.nn.functional.normalize(torch.as_tensor(np.asarray(vectors, np.float32)), dim=1)
+    unit = unit_vectors(vectors)
     centred = unit - unit.mean(0)
     _, directions = torch.linalg.eigh((centred.T @ centred).double())  # (D, D), the last are the largest
     main = directions[:, -count:].flip(1).float()

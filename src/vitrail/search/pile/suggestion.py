@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
-from vitrail.search.nearest_neighbours import Vectors
+from vitrail.search.nearest_neighbours import Vectors, unit_vectors
 from vitrail.search.pile.image_pile import Pile
 from vitrail.search.pile.uncertainty import Uncertainty
 from vitrail.text import counted
@@ -87,7 +86,7 @@ def choose_images(
 
     uncertainty: (N,) of each, from 0 to 1; None: all alike. labelled: vectors (L, D) of images that have a label.
     """
-    unit = F.normalize(torch.as_tensor(np.asarray(vectors, np.float32)), dim=1)
+    unit = unit_vectors(vectors)
     weight = np.ones(len(unit)) if uncertainty is None else np.maximum(uncertainty, FLOOR)
     rng = np.random.default_rng(seed)
     wanting, candidates = (_drawn(weight, most, rng) for most in (DEMAND, max(CANDIDATES, 4 * number)))
@@ -95,7 +94,7 @@ def choose_images(
     help_ = _help(unit[candidates], unit[wanting])  # (C, W)
     helped = torch.zeros(len(wanting))
     if labelled is not None and len(labelled):
-        known = F.normalize(torch.as_tensor(np.asarray(labelled, np.float32)), dim=1)
+        known = unit_vectors(labelled)
         for some in known.split(1024):
             helped = torch.maximum(helped, _help(some, unit[wanting]).amax(0))
     return [int(candidates[place]) for place in _greedy(help_, demand, helped, number)]
