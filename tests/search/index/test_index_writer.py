@@ -150,7 +150,7 @@ def test_caches_are_made_again_from_the_truth(tmp_path: Path) -> None:
     folder = tmp_path / "idx"
     with writing_index(folder, FACTS) as writer:
         writer.commit([row(number) for number in range(10)])
-    [array] = folder.glob("*.npy")
+    [array] = folder.glob("*.array")
     whole = array.read_bytes()
     for damage in (lambda: array.unlink(), lambda: array.write_bytes(whole[:200]), lambda: array.write_bytes(b"")):
         damage()
