@@ -169,7 +169,11 @@ def test_what_is_no_index(tmp_path: Path) -> None:
         writer.commit([row(0)])
     pointer = tmp_path / "idx" / "index.json"
     good = pointer.read_text()
-    for bad in ("", "{}", "[]", good.replace('"format": 1', '"format": 99'), good.replace("vectors-", "../vectors-")):
+    changes = [("vectors-", "../vectors-"), ('"width": 8', '"width": "8"'), ('"width": 8', '"width": 0')]
+    changes += [('"generation": 1', '"generation": "x"'), ('"rows": 1', '"rows": -1'), ('"removed": 0', '"removed": 9')]
+    edited = [good.replace('"format": 1', '"format": 99'), *(good.replace(*change) for change in changes)]
+    assert good not in edited
+    for bad in ("", "{}", "[]", *edited):
         pointer.write_text(bad)
         with pytest.raises(VitrailError, match="damaged|newer version|outside of its folder"):
             ImageIndex(tmp_path / "idx")

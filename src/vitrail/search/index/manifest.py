@@ -91,11 +91,22 @@ def read_manifest(folder: Path) -> Manifest:
         facts = VectorFacts(**values.pop("facts"))
         segments = tuple(SegmentEntry(str(one["name"]), int(one["rows"])) for one in values.pop("segments"))
         manifest = Manifest(facts=facts, segments=segments, **values)
+        _check(manifest)
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise VitrailError(f"{shown(path)} is damaged: make the index again") from None
     if any(Path(one.name).name != one.name for one in manifest.segments):
         raise VitrailError(f"{shown(path)} names files outside of its folder: make the index again")
     return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """ValueError for numbers and texts that are none."""
+    facts = manifest.facts
+    numbers = [manifest.generation, manifest.next_id, manifest.removed, manifest.size, facts.width - 1]
+    if any(type(number) is not int or number < 0 for number in numbers + [one.rows for one in manifest.segments]):
+        raise ValueError
+    if not all(isinstance(text, str) for text in (facts.fingerprint, facts.what, facts.model)) or facts.grid:
+        raise ValueError
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
