@@ -31,7 +31,12 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "evaluate": "measure a model on labelled images",
     "bench": "measure how fast a model runs here, by every engine",
     "explain": "show why a model answers as it does, and every step of its forward pass",
+    "embed": "write what a model makes of each image as vectors in a Parquet file",
+    "index": "make a searchable index of images, add to it, remove from it",
+    "search": "find the pictures of an index that are most like a picture or a part of it",
     "knn": "measure a model's frozen features by k-NN and a linear probe",
+    "explore": "map a pile of images: copies, clusters, outliers, on a page",
+    "suggest": "choose which images to label next",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }
 FOLDERS = {

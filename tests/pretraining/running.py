@@ -7,19 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-TINY_PRETRAIN = """
-[data]
-workers = {workers}
-[model]
-model = "mu/4"
-image_size = 16
-stem = "conv"
-[train]
-epochs = 5
-batch_size = 16
-drop_path = {noise}
-dropout = {noise}
-save_minutes = 0
+from tests.training.running import TINY
+
+TINY_PRETRAIN = (
+    TINY
+    + """
 [pretrain]
 method = "{method}"
 local_crops = 2
@@ -27,6 +19,7 @@ outputs = 16
 hidden = 32
 weight_decay_end = 0.4
 """
+)
 
 
 def loose_pictures(folder: Path, count: int) -> Path:

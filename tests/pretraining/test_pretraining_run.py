@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.pretraining.running import TINY_PRETRAIN, loose_pictures
 from tests.training.running import begin, kill, vitrail, wait_for, write_pictures
-from tests.training.test_resume import assert_same, rows, weights
+from tests.training.test_resume import assert_alike, assert_same, rows
 from vitrail import pretrain, train
 from vitrail.errors import VitrailError
 from vitrail.training.checkpointing import Checkpoints
@@ -91,12 +90,7 @@ def test_two_processes_learn_what_one_does(tmp_path, whole, method):
             "pretrain", whole / "data", "--out", tmp_path / name, "--settings", settings, processes=processes
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    for one, two in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
-        assert two["step"] == one["step"]
-        if "loss" in one:
-            assert two["loss"] == pytest.approx(one["loss"], abs=2e-3)
-    for name, tensor in weights(tmp_path / "one").items():
-        torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, atol=3e-3, rtol=1e-2)
+    assert_alike(tmp_path / "one", tmp_path / "two", loss=2e-3, weight=3e-3)
 
 
 def test_minutes_and_a_pile_without_labels(tmp_path):

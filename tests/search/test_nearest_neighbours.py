@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestNeighbors
 
+from tests.search.pile.blobs import blobs
 from vitrail.search import nearest_neighbours as module
 from vitrail.search.nearest_neighbours import nearest_neighbours, neighbours_of_all
 
@@ -37,3 +38,16 @@ def test_there_are_no_more_neighbours_than_vectors() -> None:
     assert nearest_neighbours(vectors[:1], vectors, 20).index.shape == (1, 3)
     assert neighbours_of_all(vectors, 20).index.shape == (3, 2)
     assert neighbours_of_all(vectors[:1], 20).index.shape == (1, 0)
+
+
+def test_of_many_vectors_nearly_all_neighbours_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = blobs(20, 200)[0]
+    exact = neighbours_of_all(vectors, 10)
+    monkeypatch.setattr(module, "EXACT", 1000)
+    found = neighbours_of_all(vectors, 10)
+    same = [len(set(one) & set(other)) for one, other in zip(found.index, exact.index, strict=True)]
+    assert np.mean(same) / 10 > 0.95 and not (found.index == np.arange(len(vectors))[:, None]).any()
+    cosine = (vectors[0] @ vectors[found.index[0, 0]]) / np.prod(
+        [np.linalg.norm(vectors[n]) for n in (0, found.index[0, 0])]
+    )
+    assert found.similarity[0, 0] == pytest.approx(float(cosine), abs=1e-5)

@@ -77,7 +77,7 @@ def test_k_is_no_more_than_there_are() -> None:
 
 
 def test_one_image_cannot_be_compared() -> None:
-    with pytest.raises(VitrailError, match="too few to compare"):
+    with pytest.raises(VitrailError, match="can be compared with no other"):
         divide(labelled("classify", [0], [None]))
 
 

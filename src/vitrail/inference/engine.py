@@ -180,8 +180,10 @@ class Engine:
         assert isinstance(self.task, DenseTask)
         return self.task.decode(outputs, letterboxes)
 
-    def outputs(self, batch: Sequence[ModelInput]) -> list[Tensor]:
-        """The decoded outputs of each image."""
+    def outputs(self, batch: Sequence[ModelInput], decode: bool = True) -> list[Tensor]:
+        """The outputs of each image, decoded or as the model gives them."""
+        if not decode:
+            return [image for outputs, _ in self.run(batch) for image in outputs.cpu()]
         return [image for outputs, letterboxes in self.run(batch) for image in self.decode(outputs, letterboxes)]
 
     def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:

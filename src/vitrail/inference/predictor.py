@@ -65,14 +65,14 @@ class Predictor:
         self.workers = options["workers"]
 
     def outputs(
-        self, sources: Iterable[Source | Pause], look: Look | None = None
+        self, sources: Iterable[Source | Pause], look: Look | None = None, decode: bool = True
     ) -> Generator[tuple[Source, Tensor | UnreadableImage], None, None]:
         """Each source with the model's outputs (K,), float32, or with the reason why it could not be read. Outputs of
-        dense tasks come decoded, in the picture's own pixels (`DenseTask.decode`).
+        dense tasks come decoded, in the picture's own pixels (`DenseTask.decode`), or as the model gives them.
 
         look: is shown each image that was read, with its place among the sources, in the threads that read."""
         for batch in self._read(sources, look):
-            yield from self._run(batch)
+            yield from self._run(batch, decode)
 
     def predict(self, sources: Iterable[Source | Pause], top: int = 5) -> Generator[Prediction, None, None]:
         """Each source with its answer, as the model's task gives it. `top`: how many guesses, where it makes some."""
@@ -105,9 +105,9 @@ class Predictor:
             look(number - 1, image)
         return image
 
-    def _run(self, batch: ReadBatch) -> list[tuple[Source, Tensor | UnreadableImage]]:
+    def _run(self, batch: ReadBatch, decode: bool = True) -> list[tuple[Source, Tensor | UnreadableImage]]:
         images = [image for _, image in batch if isinstance(image, ModelInput)]
-        outputs = iter(self.engine.outputs(images) if images else ())
+        outputs = iter(self.engine.outputs(images, decode) if images else ())
         return [(source, next(outputs) if isinstance(image, ModelInput) else image) for (_, source), image in batch]
 
 

@@ -14,19 +14,22 @@ from vitrail.training.settings import Settings
 from vitrail.training.teacher import load_teacher
 from vitrail.weights.preprocessing import Preprocessing
 
+BOTTLENECK_SHARE = 8  # of the head's width, as the paper has it: 2048 and 256
+
 
 def build_method(settings: Settings, student: ViT, preprocessing: Preprocessing, world: int) -> Method:
     """preprocessing: how the student is shown images. world: processes that share a batch."""
     pretrain, width = settings.pretrain, student.config.pooled_width
     assert pretrain.hidden is not None and pretrain.outputs is not None
+    momentum = (pretrain.momentum, 1.0 if pretrain.momentum_end is None else pretrain.momentum_end)
     if pretrain.method == "dino":
-        head = DINOHead(width, pretrain.outputs, pretrain.hidden)
+        head = DINOHead(width, pretrain.outputs, pretrain.hidden, pretrain.hidden // BOTTLENECK_SHARE)
         loss = DINOLoss(pretrain.outputs, pretrain.student_temperature, pretrain.centre_momentum)
-        return SelfDistillation(student, head, loss, pretrain.momentum, pretrain.teacher_temperature)
+        return SelfDistillation(student, head, loss, momentum, pretrain.teacher_temperature)
     if pretrain.method == "simdino":
         projection = ProjectionHead(width, pretrain.hidden, pretrain.outputs)
         coding_rate = SimDINOLoss(pretrain.coding_rate, world=world)
-        return SelfDistillation(student, projection, coding_rate, pretrain.momentum)
+        return SelfDistillation(student, projection, coding_rate, momentum)
     if pretrain.method == "mae":
         return MaskedAutoencoder(student, pretrain.mask)
     assert pretrain.teacher is not None

@@ -32,7 +32,7 @@ OF_LABELS = (  # what a check says about labels, which does not matter here
 
 
 @dataclass(frozen=True)
-class Pile(TrainingData):
+class PileData(TrainingData):
     """The images of a run without labels. Its dataset counts as one for classification, with one class or several."""
 
     @property
@@ -45,12 +45,12 @@ class Pile(TrainingData):
         return enough(dataset)
 
 
-def read_pile(run: Run) -> Pile:
+def read_pile(run: Run) -> PileData:
     """The main process reads and checks DATA, for all."""
     return run.processes.from_main(lambda: prepare_pile(run))
 
 
-def prepare_pile(run: Run) -> Pile:
+def prepare_pile(run: Run) -> PileData:
     """Read DATA, look at every file's header, and say what was found."""
     settings, seed = run.settings.data, run.settings.train.seed
     dataset = pile_dataset(Path(run.request.data), settings)
@@ -62,7 +62,7 @@ def prepare_pile(run: Run) -> Pile:
     say_findings(report, dataset, run.progress)
     readable = tuple(item for item in report.dataset.items if item.path not in report.broken)
     known = training_data(report, enough(report.dataset.replace(items=readable)), holdout)
-    return Pile(**{name: getattr(known, name) for name in TrainingData.__dataclass_fields__})
+    return PileData(**{name: getattr(known, name) for name in TrainingData.__dataclass_fields__})
 
 
 def pile_dataset(path: Path, settings: Data) -> Dataset:

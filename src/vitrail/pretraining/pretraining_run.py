@@ -14,7 +14,7 @@ from vitrail import __version__
 from vitrail.findings import Finding
 from vitrail.pretraining.attention_record import forget_attention_after
 from vitrail.pretraining.choose_pretraining import build_encoder, choose_pretraining, complete_recipe, load_encoder
-from vitrail.pretraining.pile import Pile, read_pile
+from vitrail.pretraining.pile import PileData, read_pile
 from vitrail.pretraining.pretrainer import Pretrainer, build_pretrainer, kept_model
 from vitrail.text import counted
 from vitrail.training.checkpointing import restore_tensors
@@ -118,7 +118,7 @@ def finish(run: Run, trainer: Pretrainer, images: TrainingImages, plan: Plan, st
     checkpoint = kept_model(trainer.start, trainer.encoder.cpu().eval(), state.best_step or state.step, history)
     if run.processes.is_main:
         checkpoint.save(run.folder.model)
-    assert isinstance(images.data, Pile)
+    assert isinstance(images.data, PileData)
     return Pretrained(
         folder=run.folder,
         checkpoint=checkpoint,

@@ -1,11 +1,12 @@
 """The nearest neighbours of many vectors at once, by cosine: exact, by blocks of a matrix product.
 
-Memory is bounded whatever the number of vectors: one block of similarities is held at a time.
+Memory is bounded whatever the number of vectors: one block of similarities is held at a time. All with all is a square:
+for more than EXACT vectors, each is compared with those of the nearest cells only, which finds nearly all of them.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,12 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CELLS = 1 << 24  # similarities of a block: 64 MB
+EXACT = 150_000  # vectors of which each is compared with every other
+CELLS_SEARCHED = 24  # of the square root of all vectors
 CHUNK = 64  # of them are looked at together; see `_largest`
 
 Vectors = NDArray[np.float32]
 
 
-class Neighbours(NamedTuple):
+@dataclass(frozen=True)
+class Neighbours:
     """Of M vectors, the nearest first."""
 
     similarity: NDArray[np.float32]  # (M, k) cosine
@@ -33,8 +37,8 @@ def nearest_neighbours(queries: Vectors, base: Vectors, k: int) -> Neighbours:
 
 def neighbours_of_all(vectors: Vectors, k: int) -> Neighbours:
     """The k others that are nearest to each vector (N, D); fewer where there are fewer."""
-    unit = _unit(vectors)
-    return _search(unit, unit, min(k, len(vectors) - 1), same=True)
+    unit, k = _unit(vectors), min(k, len(vectors) - 1)
+    return _search(unit, unit, k, same=True) if len(unit) <= EXACT else _search_cells(unit, k)
 
 
 # ---- parts
@@ -58,6 +62,30 @@ def _search(queries: Tensor, base: Tensor, k: int, same: bool) -> Neighbours:
             block[own, start + own] = -torch.inf
         largest, place = _largest(block, k)
         similarity[start : start + rows], index[start : start + rows] = largest.numpy(), place.numpy()
+    return Neighbours(similarity, index)
+
+
+def _search_cells(unit: Tensor, k: int) -> Neighbours:
+    """Vectors are sorted into about sqrt(N) cells around some of them; the neighbours of a cell's vectors are looked
+    for in that cell and in those around it."""
+    centres = unit[torch.linspace(0, len(unit) - 1, round(len(unit) ** 0.5)).long()]
+    for _ in range(3):  # the centres move into the middle of their cells
+        cell = torch.cat([(some @ centres.T).argmax(1) for some in unit.split(max(1, CELLS // len(centres)))])
+        centres = F.normalize(torch.zeros_like(centres).index_add_(0, cell, unit), dim=1)
+    order = cell.argsort(stable=True)
+    members = order.split(torch.bincount(cell, minlength=len(centres)).tolist())
+    around = (centres @ centres.T).topk(min(CELLS_SEARCHED, len(centres)), dim=1).indices.tolist()
+    similarity = np.full((len(unit), k), -1.0, np.float32)
+    index = np.zeros(similarity.shape, np.int64)
+    for own, near in zip(members, around, strict=True):
+        others = torch.cat([members[place] for place in near]) if len(own) else own
+        for some in own.split(max(1, CELLS // max(1, len(others)))):
+            block = unit[some] @ unit[others].T
+            block[some[:, None] == others] = -torch.inf
+            largest, place = _largest(block, min(k, len(others) - 1))
+            rows = some.numpy()
+            similarity[rows, : largest.shape[1]] = largest.numpy()
+            index[rows, : largest.shape[1]] = others[place].numpy()
     return Neighbours(similarity, index)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from vitrail.data.loading.split import digest_files, make_units
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
 from vitrail.search.embeddings import Embedder
-from vitrail.search.image_vectors import image_vectors
 from vitrail.search.knn_probe import KS, K, as_outputs, target_rows, vote
 from vitrail.search.linear_probe import fit_probe
 from vitrail.search.nearest_neighbours import Vectors, nearest_neighbours
+from vitrail.search.pile.image_vectors import image_vectors
 from vitrail.tasks.registry import task_class, task_for
 from vitrail.tasks.task import Task
 from vitrail.text import counted, shown
@@ -72,10 +73,13 @@ def check_probeable(dataset: Dataset) -> None:
         )
 
 
-def probe_dataset(embedder: Embedder, dataset: Dataset, k: int = K, bootstrap: int = 1000) -> dict[str, Any]:
-    """`probe_vectors` of the dataset's readable images, and what was measured how."""
+def probe_dataset(
+    embedder: Embedder, dataset: Dataset, k: int = K, bootstrap: int = 1000, embeddings: str | Path | None = None
+) -> dict[str, Any]:
+    """`probe_vectors` of the dataset's readable images, and what was measured how. embeddings: a file of
+    `vitrail embed` whose vectors are not computed again."""
     check_probeable(dataset)
-    vectors, places, unreadable = image_vectors(embedder, [item.path for item in dataset.items])
+    vectors, places, unreadable = image_vectors(embedder, [item.path for item in dataset.items], embeddings)
     data = LabelledVectors.of(vectors, [dataset.items[place] for place in places], dataset)
     findings = [finding.title for finding in dataset.findings if finding.severity in ("error", "warning")]
     return probe_vectors(data, k, bootstrap) | {
@@ -136,12 +140,11 @@ def divide(data: LabelledVectors, seed: int = 0) -> tuple[str, list[Fold]]:
         if len(test) and len(train):
             choosing = parts[train] == "val" if (parts[train] == "val").any() else _choosing(data, train, seed)
             return part, [Fold(train, choosing, test)]
-    numbers = fold_numbers(data.items, data.units, FOLDS, seed)
-    folds = [_fold(data, numbers != number, seed) for number in range(FOLDS)]
-    folds = [fold for fold in folds if len(fold.test) and len(fold.train)]
-    if not folds:
-        raise VitrailError(f"{counted(len(data.items), 'image')} that differ are too few to compare: give at least two")
-    return f"{FOLDS} folds", folds
+    count = min(FOLDS, len(set(data.units)))
+    if count < 2:
+        raise VitrailError(f"{counted(len(data.items), 'image')} can be compared with no other: give at least two")
+    numbers = fold_numbers(data.items, data.units, count, seed)
+    return f"{count} folds", [_fold(data, numbers != number, seed) for number in range(count)]
 
 
 def fold_numbers(items: Sequence[Item], units: Sequence[int], folds: int, seed: int = 0) -> NDArray[np.int64]:

@@ -266,7 +266,10 @@ class Pretrain(Section):
         0, "dino: prototypes; simdino: dimensions that the coding rate is computed in; not set: chosen", low=0
     )
     momentum: float | None = optional(
-        0.0, "of the teacher at the start; it rises to 1; not set: 0.996, less in short runs", low=0, high=1
+        -1.0, "of the teacher at the start; not set: 0.996, less in short runs; simdino: 0.9", low=0, high=1
+    )
+    momentum_end: float | None = optional(
+        -1.0, "of the teacher at the end; not set: 1, where it stands still; simdino: 0.9", low=0, high=1
     )
     teacher_temperature: float = setting(0.04, "dino: of the teacher after its warm-up; lower is sharper", low=0.001)
     student_temperature: float = setting(0.1, "dino: of the student", low=0.001)

@@ -20,8 +20,8 @@ def made(kind: str, **changes) -> SelfDistillation:
     student = ViT(preset("mu/4", image_size=16, classes=0, stem="conv", **changes)).train()
     width = student.config.width
     if kind == "dino":
-        return SelfDistillation(student, DINOHead(width, 12, 16, 8), DINOLoss(12), momentum=0.9)
-    return SelfDistillation(student, ProjectionHead(width, 16, 8), SimDINOLoss(), momentum=0.9)
+        return SelfDistillation(student, DINOHead(width, 12, 16, 8), DINOLoss(12), momentum=(0.9, 1.0))
+    return SelfDistillation(student, ProjectionHead(width, 16, 8), SimDINOLoss(), momentum=(0.9, 1.0))
 
 
 def views(local: int = 2) -> list[torch.Tensor]:

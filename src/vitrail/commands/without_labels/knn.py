@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from vitrail.commands.shared_options import DATA, MODEL, DataOptions
 from vitrail.commands.shell import Argument
+from vitrail.commands.without_labels.pile_options import EmbeddingsOptions, running_options
 from vitrail.inference.running_options import RunningOptions
 from vitrail.option_types import count, count_or_none
 from vitrail.options import Option, takes_options
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from vitrail.weights.checkpoint import Checkpoint
 
 
-class KnnOptions(DataOptions, RunningOptions, total=False):
+class KnnOptions(DataOptions, RunningOptions, EmbeddingsOptions, total=False):
     k: Annotated[int, Option("neighbours that answer", metavar="N", parse=count, default=20)]
     bootstrap: Annotated[
         int, Option("resamples for the intervals; 0: none", metavar="N", parse=count_or_none, default=1000)
@@ -37,19 +38,16 @@ def knn(
     from vitrail.data.layouts.recognise import read_dataset
     from vitrail.dataset import Dataset
     from vitrail.inference.evaluation import MEASURED_IN
-    from vitrail.search.embeddings import Embedder
+    from vitrail.search.pile.image_vectors import open_embedder
     from vitrail.search.probe_dataset import check_probeable, probe_dataset
 
-    own = {"layout", "task", "k", "bootstrap"}
-    running = {name: value for name, value in options.items() if name not in own}
     dataset = data if isinstance(data, Dataset) else read_dataset(data, layout=options["layout"], task=options["task"])
     check_probeable(dataset)
+    running = running_options(RunningOptions, options, [item.path for item in dataset.items])
     if options["precision"] == "auto":
         running["precision"] = MEASURED_IN
-    if options["calibration"] is None and (options["engine"] != "torch" or options["merge_tokens"] != 0):
-        running["calibration"] = [item.path for item in dataset.items]
-    embedder = Embedder(model, **running)  # type: ignore[arg-type]
-    result = probe_dataset(embedder, dataset, options["k"], options["bootstrap"])
+    embedder = open_embedder(model, options["embeddings"], **running)
+    result = probe_dataset(embedder, dataset, options["k"], options["bootstrap"], options["embeddings"])
     return result | {"model": str(model) if isinstance(model, str | Path) else "the model"}
 
 

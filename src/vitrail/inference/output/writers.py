@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -87,22 +87,32 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
-    """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
+def csv_table(path: str | Path, header: Sequence[str]) -> Iterator[Callable[[Sequence[Any]], None]]:
+    """Writes rows of cells under a header; `-` is standard output.
 
     A text that a spreadsheet would run as a formula gets a ' before it, as OWASP advises.
     """
-    columns = task.columns(top)
-    header = ["image", *columns, "error" if "error" not in columns else "image_error"]
     with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
         writer = csv.writer(_Lines(file), lineterminator="\r\n")
-        writer.writerow([no_formula(name) for name in header])
+
+        def write(cells: Sequence[Any]) -> None:
+            writer.writerow([no_formula(cell) for cell in cells])
+
+        write(header)
+        yield write
+
+
+@contextlib.contextmanager
+def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
+    """Columns: image, those of the task's rows, error; they are the same whatever the answers are."""
+    columns = task.columns(top)
+    header = ["image", *columns, "error" if "error" not in columns else "image_error"]
+    with csv_table(path, header) as write_cells:
 
         def write(prediction: Prediction) -> None:
             row = {} if prediction.answer is None else task.row(prediction.answer)
             error = "" if prediction.error is None else str(prediction.error)
-            cells = [name_of(prediction.source), *(row.get(column, "") for column in columns), error]
-            writer.writerow([no_formula(cell) for cell in cells])
+            write_cells([name_of(prediction.source), *(row.get(column, "") for column in columns), error])
 
         yield write
 

@@ -28,9 +28,10 @@ class SelfDistillation(Method):
         student: ViT,
         head: nn.Module,
         loss: DINOLoss | SimDINOLoss,
-        momentum: float | None = None,
+        momentum: tuple[float | None, float] = (None, 1.0),
         temperature: float = WARM_TEMPERATURE,
     ) -> None:
+        """momentum: of the teacher at the start (None: by the length of the run) and at the end."""
         super().__init__()
         self.student, self.head, self.loss = student, head, loss
         self.teacher = without_noise(student)
@@ -62,9 +63,10 @@ class SelfDistillation(Method):
         return linear(moment.step, round(WARM_UP * moment.steps), WARM_TEMPERATURE, self.temperature)
 
     def momentum_at(self, moment: Moment) -> float:
-        """Of the teacher's weights: it rises to 1, so that the teacher stands still at the end."""
-        first = first_momentum(moment.steps) if self.momentum is None else self.momentum
-        return cosine(moment.step, moment.steps, first, 1.0)
+        """Of the teacher's weights: at an end of 1 it stands still."""
+        first, last = self.momentum
+        first = first_momentum(moment.steps) if first is None else first
+        return cosine(moment.step, moment.steps, first, last)
 
     def before_update(self, moment: Moment) -> None:
         """The prototypes stand still at first."""

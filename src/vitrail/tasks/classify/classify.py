@@ -15,6 +15,7 @@ from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement, largest_differe
 from vitrail.tasks.classify.class_metrics import ClassMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, PROBABILITY, TEXT, object_of
+from vitrail.tasks.shared.entropy import entropy
 from vitrail.tasks.shared.labels.label_report import label_report
 from vitrail.tasks.shared.labels.labelling import Labelling, guesses
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
@@ -81,6 +82,9 @@ class Classify(Labelling):
 
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> ClassMetrics:
         return ClassMetrics(logits, targets)
+
+    def uncertainty(self, outputs: Tensor) -> Tensor:
+        return entropy(outputs.double().softmax(1), 1)
 
     def pseudo_label(self, output: Tensor) -> int:
         return int(output.argmax())
