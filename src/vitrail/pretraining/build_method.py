@@ -14,6 +14,8 @@ from vitrail.training.settings import Settings
 from vitrail.training.teacher import load_teacher
 from vitrail.weights.preprocessing import Preprocessing
 
+BOTTLENECK_SHARE = 8  # of the head's width, as the paper has it: 2048 and 256
+
 
 def build_method(settings: Settings, student: ViT, preprocessing: Preprocessing, world: int) -> Method:
     """preprocessing: how the student is shown images. world: processes that share a batch."""
@@ -21,7 +23,7 @@ def build_method(settings: Settings, student: ViT, preprocessing: Preprocessing,
     assert pretrain.hidden is not None and pretrain.outputs is not None
     momentum = (pretrain.momentum, 1.0 if pretrain.momentum_end is None else pretrain.momentum_end)
     if pretrain.method == "dino":
-        head = DINOHead(width, pretrain.outputs, pretrain.hidden)
+        head = DINOHead(width, pretrain.outputs, pretrain.hidden, pretrain.hidden // BOTTLENECK_SHARE)
         loss = DINOLoss(pretrain.outputs, pretrain.student_temperature, pretrain.centre_momentum)
         return SelfDistillation(student, head, loss, momentum, pretrain.teacher_temperature)
     if pretrain.method == "simdino":

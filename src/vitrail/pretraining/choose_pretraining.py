@@ -28,8 +28,10 @@ from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
 
 AUTO = "simdino"
+SMALL_WIDTH = 192  # up to which a network has a small head
 HEADLESS = {"classes": 0, "head": "linear", "queries": 0, "head_depth": 0}
 MOMENTUM = 0.9  # of simdino's teacher, all the time: what does not collapse need not wait for a slow teacher
+DINO_RATE = 1e-3  # of AdamW in batches of 256
 CONTINUED_RATE = 2e-4  # of AdamW in batches of 256, where good weights are to be changed a little
 METHOD_WORDS = {
     "dino": "DINO: a student follows the mean of itself over {crops} crops of an image, {outputs} prototypes",
@@ -66,11 +68,20 @@ def choose_pretraining(run: Run, pile: PileData, loaded: Checkpoint | None) -> C
         config = config_of(choice.settings, HEADLESS)
     check_plain(config)
     settings = choose_crops(choice.settings, config)
+    if settings.pretrain.method == "dino" and loaded is None:
+        settings = settings.where_unset(dino_rates(settings))
     every_patch = settings.pretrain.method in ("mae", "features")
     settings = choose_optimizer(settings, False, every_patch)
     check_sharing(settings.train, run.processes.world, False)
     check_network(settings, config)
     return Choice(settings, (*choice.reasons, method_reason(settings)))
+
+
+def dino_rates(settings: Settings) -> dict[str, Any]:
+    """AdamW at the paper's rate, twice as high: Muon's first steps moved all images onto one prototype before the
+    centre could follow."""
+    assert settings.train.batch_size is not None
+    return {"train.optimizer": "adamw", "train.lr": DINO_RATE * (min(settings.train.batch_size, 1024) / 256) ** 0.5}
 
 
 def method_values(settings: Settings) -> dict[str, Any]:
@@ -130,10 +141,17 @@ def choose_crops(settings: Settings, config: EncoderConfig) -> Settings:
             "pretrain.local_crops": 6 if crops else 0,
             "pretrain.local_area": 0.3 if small else 0.4,
             "pretrain.local_size": local_side(config),
-            "pretrain.hidden": 512 if config.width <= 192 else 2048,
-            "pretrain.outputs": 2048 if method == "dino" else 128 if config.width <= 192 else 256,
+            "pretrain.hidden": 512 if config.width <= SMALL_WIDTH else 2048,
+            "pretrain.outputs": outputs_for(method, config.width),
         }
     )
+
+
+def outputs_for(method: str | None, width: int) -> int:
+    """Prototypes, or dimensions of the coding rate; fewer for small networks, which see few images."""
+    if method == "dino":
+        return 1024 if width <= SMALL_WIDTH else 8192
+    return 128 if width <= SMALL_WIDTH else 256
 
 
 def local_side(config: EncoderConfig) -> int:
