@@ -132,7 +132,8 @@ def test_a_broken_file_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"teacher": "S/16", "method": "dino"}, "give one of them"),
+        ({"teacher": "dinov2-s", "method": "dino"}, "give one of them"),
+        ({"teacher": "S/16"}, "nothing to teach"),
         ({"model": "swin-T", "image_size": 64}, "plain ViTs"),
         ({"settings": Settings().with_values({"pretrain.method": "features"})}, "--teacher"),
     ],

@@ -30,7 +30,7 @@ from vitrail.weights.preprocessing import Preprocessing
 AUTO = "simdino"
 SMALL_WIDTH = 192  # up to which a network has a small head
 HEADLESS = {"classes": 0, "head": "linear", "queries": 0, "head_depth": 0}
-MOMENTUM = 0.9  # of simdino's teacher, all the time: what does not collapse need not wait for a slow teacher
+MOMENTUM = 0.9  # of simdino's teacher at the start: what does not collapse need not wait for a slow teacher
 DINO_RATE = 1e-3  # of AdamW in batches of 256
 CONTINUED_RATE = 2e-4  # of AdamW in batches of 256, where good weights are to be changed a little
 METHOD_WORDS = {
@@ -96,9 +96,10 @@ def method_values(settings: Settings) -> dict[str, Any]:
 
 def _from_scratch(settings: Settings, facts: Facts) -> Choice:
     settings = settings.where_unset({"model.resize": "crop"})
-    if settings.model.model is None:
-        settings = settings.where_unset({"model.pool": "cls"})  # whose attention shows what a picture is about
     size = settings.model.image_size or min(PHOTO, facts.height, facts.width)
+    if settings.model.model is None:
+        # the attention of [CLS] shows what a photo is about; of small pictures the mean told classes better apart
+        settings = settings.where_unset({"model.pool": "mean" if size <= SMALL else "cls"})
     return choose_model(settings.where_unset({"train.batch_size": batch_for_views(facts, size)}), facts)
 
 
@@ -133,7 +134,7 @@ def choose_crops(settings: Settings, config: EncoderConfig) -> Settings:
     method, small = settings.pretrain.method, max(config.image_size) <= SMALL
     crops = method in ("dino", "simdino")
     if method == "simdino":
-        settings = settings.where_unset({"pretrain.momentum": MOMENTUM, "pretrain.momentum_end": MOMENTUM})
+        settings = settings.where_unset({"pretrain.momentum": MOMENTUM})
     return settings.where_unset(
         {
             "augment.flip": "horizontal",
