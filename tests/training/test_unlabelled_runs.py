@@ -177,6 +177,7 @@ def test_answers_about_places_can_be_learnt_beside(folder: Path, tmp_path: Path)
     [
         ({"data.unlabelled": "nowhere"}, "--unlabelled nowhere is no folder"),
         ({"data.unlabelled": "EMPTY"}, "empty holds no images"),
+        ({"train.accumulate": 91}, "90 pictures to learn from are too few"),
         ({"model.model": "swin-mu", "model.image_size": 32}, "windows of attention need all of theirs"),
     ],
 )

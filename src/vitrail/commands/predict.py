@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack, cast
 
 from vitrail.commands.shared_options import MAX_PIXELS, MODEL
 from vitrail.commands.shell import Argument
@@ -17,13 +17,23 @@ from vitrail.progress import ProgressBar
 
 if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
+    from vitrail.inference.engine import Engine
     from vitrail.inference.output.writers import Write
-    from vitrail.tasks.task import Task
 
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
 
 
-@takes_options(AnsweringOptions)
+class PredictOptions(AnsweringOptions, total=False):
+    unknown: Annotated[
+        bool,
+        Option(
+            "the answer to a picture unlike those of training is 'unknown'; not for masks, boxes and depth",
+            default=False,
+        ),
+    ]
+
+
+@takes_options(PredictOptions)
 def run_predict(
     model: Annotated[str, Argument(MODEL, "MODEL")],
     images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
@@ -36,7 +46,7 @@ def run_predict(
         str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
     ] = None,
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
-    **options: Unpack[AnsweringOptions],
+    **options: Unpack[PredictOptions],
 ) -> int:
     """Prints one row an image, in their order. What cannot be read is a row with its error, and the exit code is
     then 1.
@@ -56,17 +66,19 @@ def run_predict(
     measures = options["engine"] != "torch" or options["merge_tokens"] != 0
     if measures and options["calibration"] is None and STDIN not in map(str, images):
         options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
-    predictor = Predictor(model, **options)
+    running = cast("AnsweringOptions", {name: value for name, value in options.items() if name != "unknown"})
+    predictor = Predictor(model, **running)
     task = predictor.engine.task
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
     with contextlib.ExitStack() as stack:
         stack.enter_context(limit_decoding(max_pixels))
-        writes = _outlets(stack, task, top, json, csv)
+        writes = _outlets(stack, predictor.engine, top, json, csv)
         if out is not None:
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
-        for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand(images), top))):
+        predictions = predictor.predict(expand(images), top, unknown=options["unknown"])
+        for prediction in stack.enter_context(contextlib.closing(predictions)):
             unreadable += prediction.error is not None
             clipped += prediction.clipped
             for write in writes:
@@ -78,15 +90,15 @@ def run_predict(
     return 1 if unreadable or not bar.done else 0
 
 
-def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None, csv: str | None) -> list[Write]:
+def _outlets(stack: contextlib.ExitStack, engine: Engine, top: int, json: str | None, csv: str | None) -> list[Write]:
     from vitrail.inference.output.writers import csv_rows, json_rows, text_lines
 
     writes: list[Write] = []
     if json is not None:
         writes.append(stack.enter_context(json_rows(json)))
     if csv is not None:
-        writes.append(stack.enter_context(csv_rows(csv, task, top)))
-    return writes or [text_lines(task)]
+        writes.append(stack.enter_context(csv_rows(csv, engine.task, top, engine.familiarity is not None)))
+    return writes or [text_lines(engine.task)]
 
 
 def _summary(bar: ProgressBar, unreadable: int, backend: Backend) -> str:

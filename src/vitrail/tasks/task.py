@@ -23,6 +23,8 @@ from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.intervals import Groups, Metrics, plain
 from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
 
+UNKNOWN = "unknown"  # the answer to a picture unlike all that a model learnt from
+
 
 class NotFinite(VitrailError):
     """A model gave something else than numbers."""
@@ -175,6 +177,11 @@ class Task(ABC):
     @abstractmethod
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """What a finished model says about each image, fit for JSON."""
+
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """What is said of a picture unlike all that the model learnt from, instead of its answer; `unknown` in it is
+        True. Only of tasks whose answer is about a whole image."""
+        raise VitrailError(f"the task {self.name} has no answer 'unknown'")
 
     @abstractmethod
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:

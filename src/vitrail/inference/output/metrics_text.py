@@ -10,12 +10,14 @@ from vitrail.tasks.shared.metric_words import over_groups
 from vitrail.tasks.task import Task
 from vitrail.terminal import table, width_of
 from vitrail.text import counted, listing, shown
+from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR
 
 ROWS = 40  # labels that are shown
 PAIRS = 10
 NAME = 32  # columns that a label may take
 NAMES = {"ece": "calibration error (ECE)", "top5_accuracy": "top-5 accuracy", "macro_f1": "macro F1"}
 NAMES |= {"micro_f1": "micro F1", "f1": "F1", "iou": "IoU", "boundary_f1": "boundary F1"}
+EXPECTED = f"{100 * UNFAMILIAR:g}"  # per cent of pictures like those of training that are called unfamiliar
 RANKED = ("iou", "AP50", "f1", "R2")  # by which the worst label comes first
 
 
@@ -41,6 +43,11 @@ def _headline(result: Mapping[str, Any], task: Task) -> str:
     if result["unreadable"]:
         names = listing([shown(row["image"]) for row in result["unreadable"]])
         lines.append(f"  {counted(len(result['unreadable']), 'image')} could not be read and did not count: {names}")
+    if told := result.get("familiarity"):
+        unfamiliar = counted(told["unfamiliar"], "image is", "images are")
+        lines.append(
+            f"  {unfamiliar} unlike those of training, {100 * told['share']:.1f} % (of the held-out ones {EXPECTED} %)"
+        )
     low_high = result["intervals"].get(main)
     interval = f"  (95 % interval {_interval(task, main, low_high)}{over_groups(result)})" if low_high else ""
     return "\n".join([*lines, "", f"{metric_name(main)} {task.show(main, result['metrics'][main])}{interval}"])

@@ -20,7 +20,7 @@ from vitrail.tasks.shared.entropy import binary_entropy
 from vitrail.tasks.shared.labels.label_report import label_report
 from vitrail.tasks.shared.labels.labelling import Labelling, guesses
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
-from vitrail.tasks.task import Mix, mixed
+from vitrail.tasks.task import UNKNOWN, Mix, mixed
 
 HEAVIEST = 100.0  # what a positive may weigh: a label that occurs once in 100,000 images must not blow up the step
 
@@ -117,6 +117,9 @@ class MultiLabel(Labelling):
             )
         return answers
 
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        return {**answer, "labels": [UNKNOWN], "unknown": True}
+
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """Given or not, label by label."""
         expected, given = torch.stack(list(reference)).double(), torch.stack(list(others)).double()
@@ -131,11 +134,15 @@ class MultiLabel(Labelling):
         )
 
     def words(self, answer: Mapping[str, Any]) -> str:
+        if answer.get("unknown"):
+            return f"{UNKNOWN} (at best {guesses(answer['top'][:1])})"
         given = len(answer["labels"])
         return guesses(answer["top"][:given]) if given else f"no label (at best {guesses(answer['top'][:1])})"
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
         """The given labels with | between, as a label file has them, and their probabilities likewise."""
+        if answer.get("unknown"):
+            return {"labels": UNKNOWN, "probabilities": ""}
         given = answer["top"][: len(answer["labels"])]
         probabilities = "|".join(f"{guess['probability']:.4g}" for guess in given)
         return {"labels": "|".join(answer["labels"]), "probabilities": probabilities}

@@ -7,19 +7,16 @@ are computed once, and a linear layer on them is fitted in seconds.
 from __future__ import annotations
 
 import math
-import time
 
 import torch
-from torch import Tensor
 
 from vitrail.data.loading.rng import permutation
 from vitrail.inference.image_processor import ImageProcessor
-from vitrail.model.encoder import Capture
 from vitrail.model.heads.linear_head import LinearHead
 from vitrail.search.linear_probe import LinearProbe, fit_probe
 from vitrail.training.run_context import Run
 from vitrail.training.stages.decode_images import TrainingImages
-from vitrail.training.validate import HeldOutImages, evaluation_engine
+from vitrail.training.validate import HeldOutImages, pooled_features
 from vitrail.weights.checkpoint import Checkpoint
 
 MOST_IMAGES = 2000
@@ -47,26 +44,9 @@ def fit_to_training_images(images: TrainingImages, start: Checkpoint) -> LinearP
     """The probe of a sample of the training images, as the model will be shown them."""
     train = images.settings.train
     order = permutation(train.seed, 0, len(images.data.train))[:MOST_IMAGES]
-    features = pooled_features(images, start, order.tolist(), SHARE * 60 * (train.minutes or math.inf))
+    paths = [images.data.train[index].path for index in order]
+    pictures = HeldOutImages(paths, ImageProcessor(images.preprocessing), images.settings.data.workers)
+    seconds = SHARE * 60 * (train.minutes or math.inf)
+    # In the precision that is trained in: they are where the head starts, not what is measured.
+    features = pooled_features(start.model, pictures, range(len(paths)), seconds, train.precision or "auto")
     return fit_probe(features, images.targets["train"].take(order[: len(features)]), images.task)
-
-
-def pooled_features(images: TrainingImages, start: Checkpoint, indices: list[int], seconds: float) -> Tensor:
-    """(M, D): what the head reads of the first M of these training images, as many as so many seconds suffice for.
-
-    In the precision that is trained in: they are where the head starts, not what is measured."""
-    ends = time.monotonic() + seconds
-    processor = ImageProcessor(images.preprocessing)
-    paths = [images.data.train[index].path for index in indices]
-    pictures = HeldOutImages(paths, processor, images.settings.data.workers)
-    features: list[Tensor] = []
-    with evaluation_engine(start.model, pictures, precision=images.settings.train.precision or "auto") as engine:
-        for first in range(0, len(indices), pictures.batch_size):
-            batch = pictures.take(range(first, min(first + pictures.batch_size, len(indices))))
-            capture = Capture()
-            engine.forward(engine.transform([picture.pixels for picture in batch]), capture)
-            assert capture.pooled is not None
-            features.append(capture.pooled.float().cpu())
-            if time.monotonic() > ends:
-                break
-    return torch.cat(features)

@@ -52,7 +52,7 @@ def read_unlabelled(run: Run, images: TrainingImages) -> Pile | None:
     if broken:
         run.progress.say(f"  warning: {next(iter(broken.values()))}; left out, {counted(len(broken), 'file')} in all")
         cache = CacheSubset(cache, len(paths), broken)
-    if count < 2 * run.processes.world:
+    if count < run.processes.world * max(2, images.settings.train.accumulate):  # every part of a step has some
         raise VitrailError(f"{shown(options.unlabelled)}: {counted(count, 'picture')} to learn from are too few")
     left_out = f", {counted(len(copies), 'copy', 'copies')} of held-out images left out" if copies else ""
     description = f"{counted(count, 'picture')} of {shown(options.unlabelled)}{left_out}"
