@@ -29,6 +29,7 @@ from vitrail.training.stages.build_model import fit_to_images
 from vitrail.training.stages.build_trainer import restore_state
 from vitrail.training.stages.decode_images import TrainingImages, decode_images
 from vitrail.training.stages.finish_run import images_in_time
+from vitrail.training.stages.keep_calibration import keep_calibration
 from vitrail.training.stages.make_plan import Learning, make_plan
 from vitrail.training.stages.read_data import make_task
 from vitrail.training.teacher import load_teacher
@@ -79,6 +80,7 @@ def pretrain(
             start = build_encoder(choice.settings, loaded)
             task = make_task(pile, choice.settings)
             images = decode_images(run, choice.settings, pile, task, start)
+            keep_calibration(run, images)
             start = fit_to_images(start, images)
             build = partial(build_pretrainer, teacher=teacher)
             planned = make_plan(run, images, start, choice.reasons, Learning(build, complete_recipe))
