@@ -101,7 +101,8 @@ def _from_scratch(settings: Settings, facts: Facts) -> Choice:
     settings = settings.where_unset({"model.resize": "crop"})
     size = settings.model.image_size or min(PHOTO, facts.height, facts.width)
     if settings.model.model is None:
-        # the attention of [CLS] shows what a photo is about; of small pictures the mean told classes better apart
+        # the attention of [CLS] shows what a photo is about; of small pictures there is little to show, and training
+        # from scratch has the mean of the patches
         settings = settings.where_unset({"model.pool": "mean" if size <= SMALL else "cls"})
     return choose_model(settings.where_unset({"train.batch_size": batch_for_views(facts, size)}), facts)
 

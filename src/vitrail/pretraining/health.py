@@ -103,7 +103,7 @@ def _resting(losses: Sequence[Mapping[str, Any]], resting_loss: float | None) ->
     return Concern(
         "resting",
         f"the loss rests at ln K = {resting_loss:.2f}: the teacher says the same of every image, so nothing is learnt; "
-        "start again with --method simdino, or with pretrain.teacher_temperature = 0.02 and a smaller pretrain.outputs",
+        "start again with --method simdino, or with pretrain.teacher_temperature = 0.02, or for longer",
     )
 
 
