@@ -1,7 +1,7 @@
 """Learning without labels in a given time: k-NN against lightly's SimCLR and DINO, and what it saves in labels.
 
     python benchmarks/train.py data cifar10                    once: the images
-    pip install --no-deps lightly                              once: the peers
+    pip install --no-deps lightly lightning-utilities                              once: the peers
     python benchmarks/pretrain.py knn --minutes 60             ours and both peers, the same encoder, the same time
     python benchmarks/pretrain.py labels --minutes 60 --tuning 15
     python benchmarks/pretrain.py attention --minutes 10

@@ -22,7 +22,7 @@ from vitrail.training.choices.model_choice import PHOTO, SMALL, Choice, choose_m
 from vitrail.training.choices.recipe_choice import choose_optimizer
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
-from vitrail.weights.adapt import without_head
+from vitrail.weights.adapt import adapt, without_head
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
@@ -30,7 +30,8 @@ from vitrail.weights.preprocessing import Preprocessing
 AUTO = "simdino"
 SMALL_WIDTH = 192  # up to which a network has a small head
 HEADLESS = {"classes": 0, "head": "linear", "queries": 0, "head_depth": 0}
-MOMENTUM = 0.9  # of simdino's teacher, all the time: what does not collapse need not wait for a slow teacher
+MOMENTUM = 0.9  # of simdino's teacher at the start: what does not collapse need not wait for a slow teacher
+LARGEST = 224  # pixels a side of a model that is gone on from, unless set: several crops of 518 px would take long
 DINO_RATE = 1e-3  # of AdamW in batches of 256
 CONTINUED_RATE = 2e-4  # of AdamW in batches of 256, where good weights are to be changed a little
 METHOD_WORDS = {
@@ -51,6 +52,8 @@ def load_encoder(settings: Settings) -> Checkpoint | None:
     torch.manual_seed(train.seed)
     extra: dict[str, Any] = {"drop_path": train.drop_path or 0.0, "dropout": train.dropout}
     loaded = load(model.start, channels=model.channels, image_size=model.image_size, **extra)
+    if model.image_size is None and max(loaded.config.image_size) > LARGEST:
+        loaded = adapt(loaded, image_size=tuple(LARGEST // patch * patch for patch in loaded.config.patch_size))
     return without_head(loaded, "mean" if loaded.config.pool == "none" else None)
 
 
@@ -96,9 +99,11 @@ def method_values(settings: Settings) -> dict[str, Any]:
 
 def _from_scratch(settings: Settings, facts: Facts) -> Choice:
     settings = settings.where_unset({"model.resize": "crop"})
-    if settings.model.model is None:
-        settings = settings.where_unset({"model.pool": "cls"})  # whose attention shows what a picture is about
     size = settings.model.image_size or min(PHOTO, facts.height, facts.width)
+    if settings.model.model is None:
+        # the attention of [CLS] shows what a photo is about; of small pictures there is little to show, and training
+        # from scratch has the mean of the patches
+        settings = settings.where_unset({"model.pool": "mean" if size <= SMALL else "cls"})
     return choose_model(settings.where_unset({"train.batch_size": batch_for_views(facts, size)}), facts)
 
 
@@ -133,7 +138,7 @@ def choose_crops(settings: Settings, config: EncoderConfig) -> Settings:
     method, small = settings.pretrain.method, max(config.image_size) <= SMALL
     crops = method in ("dino", "simdino")
     if method == "simdino":
-        settings = settings.where_unset({"pretrain.momentum": MOMENTUM, "pretrain.momentum_end": MOMENTUM})
+        settings = settings.where_unset({"pretrain.momentum": MOMENTUM})
     return settings.where_unset(
         {
             "augment.flip": "horizontal",
