@@ -21,10 +21,11 @@ import numpy as np
 
 from vitrail.errors import VitrailError
 from vitrail.graphs import quantize_onnx
+from vitrail.graphs.graph_file import IMAGES
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.graphs.onnx_graph import onnx_model
 from vitrail.graphs.openvino_graph import openvino_model
-from vitrail.graphs.trace import IMAGES, trace
+from vitrail.graphs.trace import trace
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_images import CalibrationImages, calibration_images
 from vitrail.inference.calibration.quantized_model import graphs_of, quantized_model

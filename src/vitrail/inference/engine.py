@@ -6,6 +6,7 @@ a backend (`backends/`); what the outputs mean is the task's.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,12 +24,14 @@ from vitrail.model.encoder import Capture
 from vitrail.model.presets import is_preset
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.letterbox import Letterbox
-from vitrail.tasks.registry import task_data, task_for
+from vitrail.tasks.registry import labels_or_numbers, task_for
 from vitrail.tasks.task import Task
+from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
 if TYPE_CHECKING:
+    from vitrail.inference.auto.choice_record import Choice
     from vitrail.inference.calibration.calibration_images import CalibrationImages
     from vitrail.inference.calibration.check_images import Calibration
 
@@ -60,6 +63,8 @@ class Engine:
         self.batch_size = batch_size or default_batch_size(checkpoint)
         self._task = task
         self.path: Path | None = None  # of the model, where it is from a file or folder
+        self.choice: Choice | None = None  # how its backend was chosen, or compared with torch
+        self.remarks: list[str] = []  # what every start of it says
 
     @classmethod
     def open(
@@ -125,10 +130,16 @@ class Engine:
         if merging is not None:
             choose_merging.print_merging(self, merging)
 
+    def remark(self, sentence: str, later: str = "") -> None:
+        """Say on standard error what was chosen. later: what the next start will say in its place."""
+        print_error(sentence)
+        self.remarks.append(later or sentence)
+
     def with_fast_decode(self) -> Engine:
         """The same, but large JPEGs are decoded at reduced scale: faster, and probabilities change a little."""
-        processor = ImageProcessor(self.processor.preprocessing, self.processor.dense, fast_decode=True)
-        return Engine(self.checkpoint, self.backend, processor=processor, task=self._task, batch_size=self.batch_size)
+        fast = copy.copy(self)
+        fast.processor = ImageProcessor(self.processor.preprocessing, self.processor.dense, fast_decode=True)
+        return fast
 
     @property
     def task(self) -> Task:
@@ -211,10 +222,7 @@ def task_of(checkpoint: Checkpoint) -> Task:
     """What the model's outputs mean. Outputs without names are 'class 0', 'class 1' and so on."""
     if checkpoint.task == "embed" or not checkpoint.config.classes:
         raise VitrailError("this model has no head and gives embeddings, not answers: train one on it first")
-    labels = checkpoint.labels
-    if labels is None:
-        noun, _ = task_data(checkpoint.task).label_noun
-        labels = [f"{noun} {index}" for index in range(checkpoint.config.classes)]
+    labels = labels_or_numbers(checkpoint.task, checkpoint.labels, checkpoint.config.classes)
     task = task_for(checkpoint.task, labels)
     learned = checkpoint.provenance.get("training")
     if task.dense and isinstance(learned, dict) and isinstance(learned.get("task"), dict):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitrail.data.loading.transforms import before_crop, normalise, prepare
+from vitrail.data.loading.transforms import before_crop, normalise, normalise_array, prepare
 from vitrail.weights.preprocessing import CLIP, HALF, IMAGENET, Preprocessing
 
 SIZES = [(48, 40), (300, 200), (225, 224), (64, 333), (224, 224), (31, 30)]  # width, height
@@ -174,6 +174,16 @@ def test_normalise_is_the_formula() -> None:
     result = normalise(batch, Preprocessing(mean=IMAGENET[0], std=IMAGENET[1]))
     torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-6)
     assert result.is_contiguous()
+
+
+@pytest.mark.parametrize(("mean", "std"), [IMAGENET, HALF, CLIP, ((0.3,), (0.17,)), ((0.1,) * 5, (0.7,) * 5)])
+def test_normalise_without_torch_gives_the_same_bits(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    preprocessing = Preprocessing(mean=mean, std=std)
+    every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(len(mean), axis=3)
+    batch = np.concatenate([every, every[:, ::-1]])  # every value that a pixel can have
+    expected = normalise(torch.from_numpy(batch), preprocessing).numpy()
+    given = normalise_array(batch, preprocessing)
+    assert given.dtype == np.float32 and given.flags.c_contiguous and np.array_equal(given, expected)
 
 
 def test_what_a_jpeg_must_not_be_decoded_below() -> None:

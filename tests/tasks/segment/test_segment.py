@@ -21,7 +21,8 @@ from vitrail.tasks.segment.boundaries import boundary_counts, dilated, tolerance
 from vitrail.tasks.segment.dice import dice_loss
 from vitrail.tasks.segment.segment import Segment
 from vitrail.tasks.shared import resampling
-from vitrail.tasks.task import Mix, NotFinite
+from vitrail.tasks.task import Mix
+from vitrail.tasks.task_answers import NotFinite
 
 IGNORE = 255
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail.data.loading.transforms import normalise
 from vitrail.errors import VitrailError
-from vitrail.graphs.quantize import Forward
+from vitrail.graphs.graph_file import Forward
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.engine import task_of

@@ -7,7 +7,7 @@ import csv
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.inference.predictor import Prediction, name_of
 from vitrail.tasks.shared.columns import as_number
-from vitrail.tasks.task import Task
 from vitrail.text import harmless, json_text, shown
+
+if TYPE_CHECKING:
+    from vitrail.tasks.task_answers import TaskAnswers
 
 STDOUT = "-"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}",
@@ -34,13 +36,13 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
     return image | answer | {"precision": prediction.precision}
 
 
-def as_line(prediction: Prediction, task: Task) -> str:
+def as_line(prediction: Prediction, task: TaskAnswers) -> str:
     """One prediction for people."""
     what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(prediction.answer or {})
     return shown(f"{name_of(prediction.source)}: {what}")
 
 
-def text_lines(task: Task) -> Write:
+def text_lines(task: TaskAnswers) -> Write:
     """Writes each prediction as a line on standard output."""
     return lambda prediction: Stdout().write(as_line(prediction, task) + "\n")
 
@@ -87,7 +89,7 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
+def csv_rows(path: str | Path, task: TaskAnswers, top: int) -> Iterator[Write]:
     """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
 
     A text that a spreadsheet would run as a formula gets a ' before it, as OWASP advises.
