@@ -65,5 +65,5 @@ class ImageProcessor:
         return normalise(torch.from_numpy(np.stack(images)).to(device), self.preprocessing)
 
     def transform_array(self, images: Sequence[Pixels]) -> NDArray[np.float32]:
-        """The same without torch, to the last bit: normalised float32 (B, C, h, w)."""
+        """The same without torch, on the CPU: normalised float32 (B, C, h, w)."""
         return normalise_array(np.stack(images), self.preprocessing)
