@@ -177,9 +177,32 @@ def test_openvino_is_told_its_precision_and_threads(monkeypatch: pytest.MonkeyPa
     ]:
         monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device, computes=computes: computes)
         loaded = load_backend("openvino", checkpoint_of("classify"), precision=asked)
+        loaded(torch.zeros(1, 3, 32, 32))
         assert settings[-1]["INFERENCE_PRECISION_HINT"] == told
         assert loaded.precision == {"bf16": "bfloat16", "f32": "float32"}[told]
         assert settings[-1]["INFERENCE_NUM_THREADS"] == torch.get_num_threads()
+
+
+def test_the_first_batch_sizes_have_graphs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all others one together: nothing is compiled again and again."""
+    checkpoint, shapes = checkpoint_of("classify"), []
+
+    class Spy:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core(), name)
+
+        def compile_model(self, model: Any, device: str, given: dict[str, Any]) -> Any:
+            shapes.append(str(model.input(0).partial_shape[0]))
+            return core().compile_model(model, device, given)
+
+    loaded = load_backend("openvino", checkpoint, precision="fp32")
+    monkeypatch.setattr(openvino_run, "core", Spy)
+    images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        expected = checkpoint.model(images)
+    for count in (3, 1, 2, 5, 3, 1, 4):
+        torch.testing.assert_close(loaded(images[:count]), expected[:count], atol=2e-4, rtol=1e-3)
+    assert shapes == ["3", "1", "?"]
 
 
 def test_a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:

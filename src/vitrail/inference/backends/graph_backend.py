@@ -57,11 +57,6 @@ class GraphBackend(ABC):
         """The precision that a name stands for; VitrailError for one that it has not."""
 
     @property
-    def fixed_batch(self) -> bool:
-        """Whether it is compiled for each batch size by itself."""
-        return self.checkpoint.model.merge_tokens > 0
-
-    @property
     def float_hint(self) -> str:
         """What layers compute in that are not in int8, in OpenVINO's words."""
         return "f32"

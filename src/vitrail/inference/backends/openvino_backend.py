@@ -14,7 +14,7 @@ HINTS = {"float32": "f32", "bfloat16": "bf16"}  # OpenVINO's names; without one 
 
 
 class OpenVinoBackend(GraphBackend):
-    """The traced network, compiled by OpenVINO's CPU plugin each time it is loaded, in a fraction of a second."""
+    """The traced network, compiled by OpenVINO's CPU plugin at the first batch, in a fraction of a second."""
 
     name = "openvino"
     graph_format = "openvino"
@@ -35,4 +35,4 @@ class OpenVinoBackend(GraphBackend):
         return HINTS[self.choose_precision("auto") if self.precision == "int8" else self.precision]
 
     def compile(self, parts: list[memoryview]) -> Forward:
-        return openvino_run.compile_openvino(parts, self.float_hint, torch.get_num_threads(), self.fixed_batch)
+        return openvino_run.compile_openvino(parts, self.float_hint, torch.get_num_threads())

@@ -113,7 +113,7 @@ def _load(record: StartRecord) -> Forward | None:
         if record.engine == "openvino":
             from vitrail.inference.backends.openvino_run import compile_openvino
 
-            run = compile_openvino(graph, record.hint, record.threads, record.fixed_batch)
+            run = compile_openvino(graph, record.hint, record.threads)
         else:
             from vitrail.inference.backends.onnxruntime_run import compile_onnx
 

@@ -44,7 +44,6 @@ def remember_start(engine: Engine, options: Mapping[str, Any], before: list[Any]
         precision=backend.precision,
         hint=backend.float_hint,
         threads=torch.get_num_threads(),
-        fixed_batch=backend.fixed_batch,
         batch_size=engine.batch_size,
         compared=JUDGED if engine.choice is None else engine.choice.compared,
         at_hand=count_at_hand(options),

@@ -37,7 +37,6 @@ class StartRecord:
     precision: str
     hint: str  # what it computes in where it is not in int8, in OpenVINO's words
     threads: int
-    fixed_batch: bool
     batch_size: int
     compared: int  # pictures that its answers were compared with torch's on; JUDGED: int8
     at_hand: int  # images that were given then, readable or not
@@ -84,7 +83,7 @@ def read_start(key: str) -> StartRecord | None:
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     for field in dataclasses.fields(StartRecord):
-        expected = {"list[Any]": list, "list[str]": list, "str": str, "int": int, "bool": bool}[str(field.type)]
+        expected = {"list[Any]": list, "list[str]": list, "str": str, "int": int}[str(field.type)]
         if type(getattr(record, field.name)) is not expected:
             return None
     return record
