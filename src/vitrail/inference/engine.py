@@ -199,7 +199,7 @@ class Engine:
         """Decoded outputs -> the task's answers. `top`: how many guesses, where it makes some."""
         if not decoded:
             return []
-        return self.task.answer(decoded if self.processor.dense else torch.stack(list(decoded)), top)  # type: ignore[arg-type]
+        return self.task.answer(decoded if self.processor.dense else torch.stack(list(decoded)), top)
 
 
 def open_model(source: str | Path, untrained: bool = False) -> Checkpoint:

@@ -88,7 +88,7 @@ def normalise_array(batch: NDArray[np.uint8], preprocessing: Preprocessing) -> N
 def _scale(preprocessing: Preprocessing) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(C,) each: (x / 255 - mean) / std = x * scale + shift."""
     mean, std = (np.array(values, np.float32) for values in (preprocessing.mean, preprocessing.std))
-    return 1 / (255 * std), -mean / std
+    return np.float32(1) / (np.float32(255) * std), -mean / std
 
 
 def before_crop(preprocessing: Preprocessing) -> tuple[int, int]:

@@ -155,7 +155,7 @@ class Segment(DenseTask):
         at_pixels = F.interpolate(outputs, size, mode="bilinear", align_corners=False)
         return {"mask": at_pixels.argmax(1).to(torch.uint8), "logits": outputs}
 
-    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
+    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:
         """The areas of all classes that were found, the largest first, and the mask itself."""
         return [{"areas": self.areas(mask), "mask": mask.cpu().numpy()} for mask in decoded]
 
