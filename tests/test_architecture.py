@@ -22,7 +22,7 @@ LAYERS = (
     {"weights"},
     {"data", "graphs"},
     {"inference"},
-    {"training", "explanation"},
+    {"training", "explanation", "search"},
     {"report", "serving"},
     {"commands"},
     {"cli"},

@@ -30,8 +30,15 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "evaluate": "measure a model on labelled images",
     "bench": "measure how fast a model runs here, by every engine",
     "explain": "show why a model answers as it does, and every step of its forward pass",
+    "embed": "write what a model makes of each image as vectors in a Parquet file",
+    "index": "make a searchable index of images, add to it, remove from it",
+    "search": "find the pictures of an index that are most like a picture or a part of it",
+    "knn": "measure a model's frozen features by k-NN and a linear probe",
+    "explore": "map a pile of images: copies, clusters, outliers, on a page",
+    "suggest": "choose which images to label next",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }
+FOLDERS = {"without_labels": ("embed", "index", "search", "knn", "explore", "suggest")}  # in a folder of commands/
 COMPLETION = "_VITRAIL_COMPLETE"  # the variable by which a shell asks what may come next
 
 
@@ -77,8 +84,9 @@ def collect_less_garbage() -> None:
 
 def run_function(name: str) -> Callable[..., int | None]:
     """`run_make_data` of `commands/make_data.py` for 'make-data'."""
+    folder = next((f"{folder}." for folder, names in FOLDERS.items() if name in names), "")
     name = name.replace("-", "_")
-    run: Callable[..., int | None] = getattr(importlib.import_module(f"vitrail.commands.{name}"), f"run_{name}")
+    run: Callable[..., int | None] = getattr(importlib.import_module(f"vitrail.commands.{folder}{name}"), f"run_{name}")
     return run
 
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack, cast
 
 from vitrail.commands.shared_options import MAX_PIXELS, MODEL
 from vitrail.commands.shell import Argument
@@ -18,14 +18,24 @@ from vitrail.progress import ProgressBar
 
 if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
+    from vitrail.inference.engine import Engine
     from vitrail.inference.output.writers import Write
     from vitrail.inference.predictor import Predictor
-    from vitrail.tasks.task import Task
 
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
 
 
-@takes_options(AnsweringOptions)
+class PredictOptions(AnsweringOptions, total=False):
+    unknown: Annotated[
+        bool,
+        Option(
+            "the answer to a picture unlike those of training is 'unknown'; not for masks, boxes and depth",
+            default=False,
+        ),
+    ]
+
+
+@takes_options(PredictOptions)
 def run_predict(
     model: Annotated[str, Argument(MODEL, "MODEL")],
     images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
@@ -38,7 +48,7 @@ def run_predict(
         str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
     ] = None,
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
-    **options: Unpack[AnsweringOptions],
+    **options: Unpack[PredictOptions],
 ) -> int:
     """Prints one row an image, in their order. What cannot be read is a row with its error, and the exit code is
     then 1.
@@ -52,19 +62,21 @@ def run_predict(
         raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
     if [str(image) for image in images].count(STDIN) > 1:
         raise VitrailError("'-' is standard input, which can be read once: name it once")
-    predictor = _predictor(model, images, options)
+    running = cast("AnsweringOptions", {name: value for name, value in options.items() if name != "unknown"})
+    predictor = _predictor(model, images, running)
     task = predictor.engine.task
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
     with contextlib.ExitStack() as stack:
         stack.enter_context(limit_decoding(max_pixels))
-        writes = _outlets(stack, task, top, json, csv)
+        writes = _outlets(stack, predictor.engine, top, json, csv)
         if out is not None:
             from vitrail.inference.output.answer_files import pictures_in
 
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
-        for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand(images), top))):
+        predictions = predictor.predict(expand(images), top, unknown=options["unknown"])
+        for prediction in stack.enter_context(contextlib.closing(predictions)):
             unreadable += prediction.error is not None
             clipped += prediction.clipped
             for write in writes:
@@ -99,15 +111,15 @@ def _predictor(model: str, images: Sequence[str], options: AnsweringOptions) -> 
     return predictor
 
 
-def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None, csv: str | None) -> list[Write]:
+def _outlets(stack: contextlib.ExitStack, engine: Engine, top: int, json: str | None, csv: str | None) -> list[Write]:
     from vitrail.inference.output.writers import csv_rows, json_rows, text_lines
 
     writes: list[Write] = []
     if json is not None:
         writes.append(stack.enter_context(json_rows(json)))
     if csv is not None:
-        writes.append(stack.enter_context(csv_rows(csv, task, top)))
-    return writes or [text_lines(task)]
+        writes.append(stack.enter_context(csv_rows(csv, engine.task, top, engine.familiarity is not None)))
+    return writes or [text_lines(engine.task)]
 
 
 def _summary(bar: ProgressBar, unreadable: int, backend: Backend) -> str:

@@ -16,9 +16,12 @@ _FORMATS = {
 }
 
 
-def traced_graph(graph_format: str, checkpoint: Checkpoint, size: tuple[int, int]) -> Any:
-    """The network in float32 for a size (height, width): an `openvino.Model` or an `onnx.ModelProto`."""
-    return _FORMATS[graph_format][0](trace(checkpoint, size))
+def traced_graph(graph_format: str, checkpoint: Checkpoint, size: tuple[int, int], pooled: bool = False) -> Any:
+    """The network in float32 for a size (height, width): an `openvino.Model` or an `onnx.ModelProto`.
+
+    pooled: the vector that the head reads is its second output.
+    """
+    return _FORMATS[graph_format][0](trace(checkpoint, size, pooled=pooled))
 
 
 def graph_parts(graph_format: str, model: Any) -> list[bytes]:

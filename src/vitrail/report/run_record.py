@@ -11,6 +11,8 @@ from torch import Tensor
 from vitrail import __version__
 from vitrail.inference.predictor import Predictor
 from vitrail.report.pages.run_page import RunRecord
+from vitrail.report.sections.familiarity_section import familiarity_section
+from vitrail.report.sections.label_errors_section import label_findings
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.training.run_log import clock
 from vitrail.training.stages.finish_run import Finished
@@ -45,6 +47,8 @@ def record(finished: Finished) -> RunRecord:
         root=finished.root,
         history=finished.folder.history(),
         findings=finished.findings,
+        label_findings=label_findings(finished.learnt, finished.task),
+        familiarity=familiarity_section(finished.learnt, finished.root),
         facts=facts,
         task=finished.task,
         worst=_worst_seen(finished),

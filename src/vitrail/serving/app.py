@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -23,10 +23,14 @@ from vitrail.serving.routes.explanation_routes import add_explanation_routes
 from vitrail.serving.routes.look_route import add_look_route
 from vitrail.serving.routes.prediction_routes import add_prediction_routes
 from vitrail.serving.routes.query_parameters import StrictQueryRoute
+from vitrail.serving.routes.search_routes import add_search_routes
 from vitrail.serving.routes.server_routes import add_gauges, add_server_routes, add_static_routes, not_found
 from vitrail.serving.routes.static_files import StaticFile, read_web_files
+from vitrail.serving.served_index import ServedIndex
 from vitrail.serving.served_model import ServedModel
 from vitrail.serving.server_metrics import ServerMetrics
+from vitrail.tasks.shared.answer_schemas import BOOLEAN, PROBABILITY, object_of
+from vitrail.tasks.task import Task
 from vitrail.visuals.palette import hexadecimal, palette
 
 # FastAPI can send traces and metrics of its own with OpenTelemetry, also by an environment variable. We never do.
@@ -37,12 +41,15 @@ NO_TELEMETRY: Any = {
     "operation_spans": False,
     "auto_configure": False,
 }
-PREFIXES = ("/web/", "/v1/samples/")  # of paths that are one in the metrics
+FAMILIARITY = "The share of held-out pictures of training that are at most as familiar; below 0.05 it is a stranger."
+PREFIXES = ("/web/", "/v1/samples/", "/v1/index/")  # of paths that are one in the metrics
 
 
-def create_app(runner: JobRunner, access: AccessPolicy, samples: Sequence[StaticFile] = ()) -> SecurityMiddleware:
+def create_app(
+    runner: JobRunner, access: AccessPolicy, samples: Sequence[StaticFile] = (), index: ServedIndex | None = None
+) -> SecurityMiddleware:
     """The routes of a model, the page, and the middleware. FastAPI's own /docs loads scripts from a CDN: it is off."""
-    description = describe_model(runner.served, samples)
+    description = describe_model(runner.served, samples) | {"index": None if index is None else len(index)}
     state = ServerState()
     app = FastAPI(
         title=f"{description['name']}, served by Vitrail",
@@ -60,6 +67,8 @@ def create_app(runner: JobRunner, access: AccessPolicy, samples: Sequence[Static
     add_look_route(app.router, runner)
     add_attention_route(app.router, runner)
     add_explanation_routes(app.router, runner)
+    if index is not None:
+        add_search_routes(app.router, runner, index)
     add_server_routes(app.router, runner, state, description)
     document = openapi_document(app, runner.served)
     files = read_web_files() | documentation_files(document)
@@ -83,10 +92,19 @@ def openapi_document(app: FastAPI, served: ServedModel) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     if served.task is not None:
         results = document["components"]["schemas"]["PredictResponse"]["properties"]["results"]
-        results["items"] = {"anyOf": [served.task.answer_schema, {"$ref": "#/components/schemas/ErrorResponse"}]}
+        answer = answer_schema(served.task, served.engine.familiarity is not None)
+        results["items"] = {"anyOf": [answer, {"$ref": "#/components/schemas/ErrorResponse"}]}
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{}, {"token": []}]
     return document
+
+
+def answer_schema(task: Task, tells_familiarity: bool) -> Mapping[str, Any]:
+    """JSON schema of an answer: the task's, and how familiar the image is where the model's file tells."""
+    if not tells_familiarity:
+        return task.answer_schema
+    told = object_of(familiarity=PROBABILITY | {"description": FAMILIARITY}, familiar=BOOLEAN)
+    return {"allOf": [task.answer_schema, told]}
 
 
 def documentation_files(document: dict[str, Any]) -> dict[str, StaticFile]:

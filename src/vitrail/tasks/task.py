@@ -165,6 +165,11 @@ class Task(TaskAnswers):
         """The metric of `evaluate` of which a faster model must not lose too much, and its value, 1 at best."""
         return self.main_metric, metrics[self.main_metric]
 
+    def uncertainty(self, outputs: Tensor) -> Tensor | None:
+        """(B,) from 0 to 1: how unsure a finished model is of each image, by its outputs (B, ...) before decoding. None
+        where the outputs do not say."""
+        return None
+
     @abstractmethod
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         """A finished model's outputs (B, ...) as a file for other runtimes gives them, by the names of `graph_words`:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from vitrail.errors import VitrailError
 
+UNKNOWN = "unknown"  # the answer to a picture unlike all that a model learnt from
+
 
 class NotFinite(VitrailError):
     """A model gave something else than numbers."""
@@ -37,6 +39,11 @@ class TaskAnswers(ABC):
     @abstractmethod
     def answer(self, outputs: Any, top: int = 5) -> list[dict[str, Any]]:
         """What a finished model says about each image, fit for JSON."""
+
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """What is said of a picture unlike all that the model learnt from, instead of its answer; `unknown` in it is
+        True. Only of tasks whose answer is about a whole image."""
+        raise VitrailError(f"the task {self.name} has no answer 'unknown'")
 
     @abstractmethod
     def words(self, answer: Mapping[str, Any]) -> str:

@@ -58,6 +58,12 @@ class Data(Section):
         low=0,
         high=300,
     )
+    familiarity_images: int = setting(
+        2000,
+        "training pictures of which the model file keeps what its head reads, as vectors, 0.7 MB at most: answers then "
+        "say how like them a new picture is; 0: none",
+        low=0,
+    )
     workers: int = setting(2, "threads that decode ahead; 0 decodes in the training thread", low=0)
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.encoder_config import DENSE, EncoderConfig
+from vitrail.model.encoder_config import DENSE, QUERIES_AMONG_TOKENS, EncoderConfig
 from vitrail.model.patches import conv_to_linear, linear_to_conv
 from vitrail.model.presets import build_network
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_of_outputs
-from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.checkpoint import Checkpoint, filled_model
 from vitrail.weights.preprocessing import Preprocessing
 
 BLOCK_TABLE = "block_positions.table"
@@ -34,10 +34,11 @@ def adapt(
     labels: Sequence[str] | None = None,
     channels: int | None = None,
     image_size: int | tuple[int, int] | None = None,
+    window_size: int | tuple[int, int] | None = None,
     head: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """A checkpoint with these changed; `.notes` says what that meant for the weights. `head`: the fields of the config
-    that describe another kind of head."""
+    """A checkpoint with these changed; `.notes` says what that meant for the weights. `window_size`: of a Swin.
+    `head`: the fields of the config that describe another kind of head."""
     names = None if labels is None else list(labels)
     if names is not None and classes is not None and len(names) != classes:
         raise VitrailError(f"there are {len(names)} labels for {classes} classes")
@@ -46,9 +47,35 @@ def adapt(
         checkpoint = _with_channels(checkpoint, channels)
     if image_size is not None:
         checkpoint = _with_image_size(checkpoint, image_size)
+    if window_size is not None:
+        checkpoint = _with_windows(checkpoint, window_size)
     if names is not None or classes is not None:
         checkpoint = _with_classes(checkpoint, len(names) if names is not None else classes or 0, names, head or {})
     return checkpoint
+
+
+def without_head(checkpoint: Checkpoint, pool: str | None = None) -> Checkpoint:
+    """The same network, weights shared, without its head: its outputs are the pooled vector, (B, D).
+
+    pool: of a ViT, another pooling; "none" gives every patch, (B, N, D).
+    """
+    config = checkpoint.config
+    changes: dict[str, Any] = {"classes": 0, "head_bias": True}
+    if config.head not in QUERIES_AMONG_TOKENS:  # queries that go through the encoder are part of what it computes
+        changes["head"] = "linear"
+    dropped = ["head.", "distillation_head."]
+    if pool is not None and pool != config.pool:
+        changes["pool"] = pool
+        if config.pool == "attention":
+            changes["pool_heads"] = None
+            dropped.append("pool.")
+    changed = config.replace(**changes)
+    if not changed.query_tokens:
+        dropped.append("queries")
+    state = {n: t for n, t in checkpoint.model.state_dict().items() if not n.startswith(tuple(dropped))}
+    model = filled_model(changed, state, checkpoint.model.feature_cnn)
+    model.merge_tokens = checkpoint.model.merge_tokens
+    return replace(checkpoint, model=model, task=EMBED, labels=None, familiarity=None)
 
 
 def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
@@ -100,11 +127,19 @@ def _with_image_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) 
     changed = config.replace(image_size=image_size)
     if changed.image_size == config.image_size and checkpoint.preprocessing.size == config.image_size:
         return checkpoint
-    state, resampled = checkpoint.model.state_at(changed.grid)
+    state, resampled = checkpoint.model.state_for(changed)
     note = f"the image size went from {config.image_size} to {changed.image_size}{resampled}"
     adapted = _rebuilt(checkpoint, changed, state, note)
     adapted.preprocessing = checkpoint.preprocessing.replace(size=changed.image_size)
     return adapted
+
+
+def _with_windows(checkpoint: Checkpoint, window_size: int | tuple[int, int]) -> Checkpoint:
+    changed = checkpoint.config.replace(window_size=window_size)
+    if changed == checkpoint.config:
+        return checkpoint
+    state, resampled = checkpoint.model.state_for(changed)
+    return _rebuilt(checkpoint, changed, state, f"its windows are of {window_size} now{resampled}")
 
 
 def _with_classes(
@@ -142,4 +177,7 @@ def _rebuilt(checkpoint: Checkpoint, config: EncoderConfig, state: dict[str, Ten
     model.merge_tokens = checkpoint.model.merge_tokens
     parameter = next(iter(checkpoint.model.parameters()))
     checkpoint.notes.append(note)
+    if checkpoint.familiarity is not None:
+        checkpoint = replace(checkpoint, familiarity=None)  # another network gives other vectors
+        checkpoint.notes.append("what it kept of its training pictures, to tell unfamiliar ones, was dropped")
     return replace(checkpoint, model=model.to(parameter.device, parameter.dtype).train(checkpoint.model.training))

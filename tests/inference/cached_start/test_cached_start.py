@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from vitrail.cli import main
 from vitrail.commands.predict import run_predict
@@ -20,6 +21,8 @@ from vitrail.inference.backends.graph_cache import ENDING
 from vitrail.inference.cached_start import cached_engine, start_record
 from vitrail.inference.cached_start.cached_engine import CachedEngine, open_cached
 from vitrail.inference.predictor import Predictor
+from vitrail.weights.familiarity.reference_vectors import fit_familiarity
+from vitrail.weights.load import load
 
 OPTIONS = ["--engine", "openvino", "--precision", "fp32"]
 SAYS_WHAT_IT_IMPORTED = """
@@ -86,6 +89,20 @@ def test_every_task_of_whole_images_answers_as_before(
         assert main(["predict", str(path), str(photos), "--engine", "onnxruntime", *options]) == 0
         printed.append(capsys.readouterr().out)
     assert cached == [False, True] and printed[0] == printed[1]
+
+
+def test_familiarity_is_told_as_before(
+    save: Callable[..., Path], photos: Path, cached: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save()
+    checkpoint = load(path)
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(70, checkpoint.config.pooled_width, generator=generator)
+    checkpoint.familiarity = fit_familiarity(vectors[:50], vectors[50:])
+    checkpoint.save(path)
+    first, second = (rows(path, photos, capsys, "--unknown") for _ in range(2))
+    assert cached == [False, True] and first == second
+    assert {row["familiar"] for row in first} <= {True, False} and "familiarity" in first[0]
 
 
 def test_numbered_labels_and_a_broken_image(

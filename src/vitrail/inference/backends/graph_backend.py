@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.graphs.graph_file import Forward
-from vitrail.inference.backends.backend import Pictures
+from vitrail.graphs.graph_file import GraphRun
+from vitrail.inference.backends.backend import POOLED, Pictures
 from vitrail.inference.backends.graph_cache import GraphCache, fingerprint
 from vitrail.inference.backends.int8_record import graph_name, int8_words
 from vitrail.model.encoder import Capture
@@ -27,13 +27,14 @@ class GraphBackend(ABC):
 
     name: ClassVar[str]
     graph_format: ClassVar[str]  # what is kept of it on disk: engines of several precisions share a file
-    captures: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, checkpoint: Checkpoint, precision: str, pictures: Pictures | None = None) -> None:
         self.checkpoint, self.device = checkpoint, torch.device("cpu")
         self._precision, self.pictures = precision, pictures
+        self.gives_pooled = checkpoint.familiarity is not None  # what familiarity is told by
+        self.captures = frozenset({POOLED}) if self.gives_pooled else frozenset()
         self._lock = threading.Lock()  # a runtime's request runs one batch at a time
-        self._runs: dict[tuple[int, int], Forward] = {}
+        self._runs: dict[tuple[int, int], GraphRun] = {}
         self.cache = GraphCache(fingerprint(checkpoint))
         self._run_at(checkpoint.preprocessing.size)  # now, so that no answer waits for it
 
@@ -62,15 +63,18 @@ class GraphBackend(ABC):
         return "f32"
 
     @abstractmethod
-    def compile(self, parts: list[memoryview]) -> Forward:
+    def compile(self, parts: list[memoryview]) -> GraphRun:
         """The parts of a file, in memory that may be written, ready to run in `precision`."""
 
     def __call__(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         run = self._run_at((images.shape[2], images.shape[3]))
         with self._lock:
-            return torch.from_numpy(run(images.detach().contiguous().numpy()))
+            outputs, *pooled = run(images.detach().contiguous().numpy())
+        if capture is not None:
+            capture.pooled = torch.from_numpy(pooled[0])
+        return torch.from_numpy(outputs)
 
-    def _run_at(self, size: tuple[int, int]) -> Forward:
+    def _run_at(self, size: tuple[int, int]) -> GraphRun:
         with self._lock:
             if size not in self._runs:
                 while len(self._runs) >= MOST_SIZES:
@@ -78,12 +82,12 @@ class GraphBackend(ABC):
                 self._runs[size] = self._prepare(size)
             return self._runs[size]
 
-    def _prepare(self, size: tuple[int, int]) -> Forward:
+    def _prepare(self, size: tuple[int, int]) -> GraphRun:
         """From the graph that an earlier process left, if it is whole and this runtime takes it; else made anew."""
         is_int8 = self.precision == "int8" and size == self.checkpoint.preprocessing.size
         if self.precision == "int8" and not is_int8:
             print_error(f"int8 was calibrated for another size: {size[0]} x {size[1]} px run in {self.float_hint}")
-        name = graph_name(self.graph_format, size, is_int8)
+        name = graph_name(self.graph_format, size, is_int8, self.gives_pooled)
         parts = self.cache.read(name)
         if parts is not None:
             try:
@@ -101,7 +105,8 @@ class GraphBackend(ABC):
         if not is_int8:
             from vitrail.graphs.graph_formats import graph_parts, traced_graph
 
-            return graph_parts(self.graph_format, traced_graph(self.graph_format, self.checkpoint, size))
+            model = traced_graph(self.graph_format, self.checkpoint, size, self.gives_pooled)
+            return graph_parts(self.graph_format, model)
         from vitrail.inference.calibration.int8_search import Int8Job, search_int8_apart
 
         pictures = None if self.pictures is None else self.pictures()
@@ -112,11 +117,11 @@ class GraphBackend(ABC):
             )
         print_error(f"int8 is being searched on {pictures.source}, which takes minutes")
         parts, record = search_int8_apart(
-            Int8Job(self.checkpoint, size, self.graph_format, pictures, hint=self.float_hint)
+            Int8Job(self.checkpoint, size, self.graph_format, pictures, self.float_hint, self.gives_pooled)
         )
         return [*parts, json.dumps(record).encode()]
 
-    def _compile(self, parts: list[memoryview], is_int8: bool) -> Forward:
+    def _compile(self, parts: list[memoryview], is_int8: bool) -> GraphRun:
         if not is_int8:
             return self.compile(parts)
         *graph, record = parts

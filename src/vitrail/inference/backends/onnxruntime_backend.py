@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.graphs.graph_file import Forward
+from vitrail.graphs.graph_file import GraphRun
 from vitrail.inference.backends.graph_backend import GraphBackend
 from vitrail.inference.backends.onnxruntime_run import compile_onnx, onnxruntime
 
@@ -24,5 +24,5 @@ class OnnxRuntimeBackend(GraphBackend):
             raise VitrailError("the engine onnxruntime does not compute in bf16 on a CPU: choose auto, fp32 or int8")
         return "float32" if name == "auto" else name
 
-    def compile(self, parts: list[memoryview]) -> Forward:
+    def compile(self, parts: list[memoryview]) -> GraphRun:
         return compile_onnx(parts, torch.get_num_threads())

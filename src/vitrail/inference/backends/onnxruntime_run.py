@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vitrail.graphs.graph_file import IMAGES, OUTPUTS, Floats, Forward
+from vitrail.graphs.graph_file import IMAGES, Floats, GraphRun
 from vitrail.graphs.installed import import_installed
 
 
-def compile_onnx(parts: Sequence[memoryview], threads: int) -> Forward:
+def compile_onnx(parts: Sequence[memoryview], threads: int) -> GraphRun:
     """The part of a file, ready to run in float32, or in int8 where the graph is."""
     runtime = onnxruntime()
     options = runtime.SessionOptions()
@@ -18,8 +18,8 @@ def compile_onnx(parts: Sequence[memoryview], threads: int) -> Forward:
     options.log_severity_level = 3  # errors
     session = runtime.InferenceSession(bytes(parts[0]), options, providers=["CPUExecutionProvider"])
 
-    def run(images: Floats) -> Floats:
-        outputs: Floats = session.run([OUTPUTS], {IMAGES: images})[0]
+    def run(images: Floats) -> list[Floats]:
+        outputs: list[Floats] = session.run(None, {IMAGES: images})
         return outputs
 
     return run

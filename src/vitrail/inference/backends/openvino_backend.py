@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.graphs.graph_file import Forward
+from vitrail.graphs.graph_file import GraphRun
 from vitrail.inference.backends import openvino_run
 from vitrail.inference.backends.graph_backend import GraphBackend
 from vitrail.model import precision as hardware
@@ -34,5 +34,5 @@ class OpenVinoBackend(GraphBackend):
         """What it computes in; in int8, where a layer is not."""
         return HINTS[self.choose_precision("auto") if self.precision == "int8" else self.precision]
 
-    def compile(self, parts: list[memoryview]) -> Forward:
+    def compile(self, parts: list[memoryview]) -> GraphRun:
         return openvino_run.compile_openvino(parts, self.float_hint, torch.get_num_threads())

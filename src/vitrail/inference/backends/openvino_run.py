@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.graphs.graph_file import Floats, Forward
+from vitrail.graphs.graph_file import Floats, GraphRun
 from vitrail.graphs.no_telemetry import import_silently
 
 # A graph that is compiled for one batch size is faster than one for any: its small steps are fused. CPU time of a core
@@ -19,7 +19,7 @@ MOST_FIXED = 2  # batch sizes that have a graph of their own, the first that com
 ANY = 0  # in the place of a batch size: the graph that the others run in
 
 
-def compile_openvino(parts: Sequence[memoryview], hint: str, threads: int) -> Forward:
+def compile_openvino(parts: Sequence[memoryview], hint: str, threads: int) -> GraphRun:
     """The parts of a file, in memory that may be written, ready to run. hint: what it computes in, f32 or bf16.
 
     It is compiled when the first batch comes, for its size.
@@ -44,9 +44,9 @@ def compile_openvino(parts: Sequence[memoryview], hint: str, threads: int) -> Fo
             requests[batch] = core().compile_model(model, "CPU", settings).create_infer_request()
         return requests[batch]
 
-    def run(images: Floats, kept: memoryview = weights) -> Floats:  # OpenVINO may read weights where they are
-        outputs: Floats = request_for(images).infer({0: images}, share_inputs=True, share_outputs=False)[0]
-        return outputs
+    def run(images: Floats, kept: memoryview = weights) -> list[Floats]:  # OpenVINO may read weights where they are
+        results = request_for(images).infer({0: images}, share_inputs=True, share_outputs=False)
+        return [results[place] for place in range(len(model.outputs))]
 
     return run
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitrail.errors import VitrailError
-from vitrail.graphs.graph_file import Floats, Forward
+from vitrail.graphs.graph_file import Floats, GraphRun
 from vitrail.inference.auto.choice_record import LEAST_PICTURES
 from vitrail.inference.backends.graph_cache import GraphCache
 from vitrail.inference.backends.int8_record import int8_words
@@ -29,11 +28,13 @@ from vitrail.inference.cached_start.start_record import (
 )
 from vitrail.inference.calibration.calibration_file import calibration_file
 from vitrail.inference.image_processor import ImageProcessor, ModelInput
+from vitrail.inference.output.familiar_answers import check_unknown, with_familiarity
 from vitrail.inference.read_source import Source
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.tasks.registry import EMBED, labels_or_numbers, task_answers
 from vitrail.tasks.task_answers import TaskAnswers
 from vitrail.terminal import print_error
+from vitrail.weights.familiarity.kept_vectors import ENTRY, KeptVectors, read_kept
 from vitrail.weights.model_description import KEY, file_metadata, read_description
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -48,23 +49,63 @@ class RunningGraph(NamedTuple):
 class CachedEngine:
     """A graph at work: what `Predictor.predict` needs of an `Engine`."""
 
-    def __init__(self, record: StartRecord, run: Forward, processor: ImageProcessor, task: TaskAnswers) -> None:
+    def __init__(self, record: StartRecord, run: GraphRun, processor: ImageProcessor, file: DescribedFile) -> None:
         self.backend = RunningGraph(record.engine, record.precision)
         self.batch_size = record.batch_size
-        self.processor, self.task = processor, task
+        self.processor, self.task, self.familiarity = processor, file.task, file.familiarity
         self._run = run
 
     def read(self, source: Source, name: str = "the image") -> ModelInput:
         """As `Engine.read`."""
         return self.processor.read(source, name)
 
-    def outputs(self, batch: Sequence[ModelInput]) -> list[NDArray[np.float32]]:
-        """The outputs (K,) of each image."""
-        return list(self._run(self.processor.transform_array([image.pixels for image in batch])))
+    def outputs(
+        self, batch: Sequence[ModelInput], decode: bool = True, pooled: list[Floats] | None = None
+    ) -> list[Floats]:
+        """The outputs (K,) of each image; nothing is left to decode. pooled: as `Engine.run` has it."""
+        outputs, *vectors = self._run(self.processor.transform_array([image.pixels for image in batch]))
+        if pooled is not None and vectors:
+            pooled += list(vectors[0])
+        return list(outputs)
 
-    def answer(self, decoded: Sequence[Floats], top: int = 5) -> list[dict[str, Any]]:
-        """Outputs -> the task's answers."""
-        return self.task.answer(np.stack(decoded), top) if decoded else []
+    def answer(
+        self, decoded: Sequence[Floats], top: int = 5, pooled: Sequence[Floats] = (), unknown: bool = False
+    ) -> list[dict[str, Any]]:
+        """As `Engine.answer`."""
+        if not decoded:
+            return []
+        answers = self.task.answer(np.stack(decoded), top)
+        if self.familiarity is None or not pooled:
+            return answers
+        return with_familiarity(self.task, answers, self.familiarity.scores(np.stack(pooled)).tolist(), unknown)
+
+    def check_unknown(self) -> None:
+        """As `Engine.check_unknown`."""
+        check_unknown(self.familiarity)
+
+
+class DescribedFile(NamedTuple):
+    """What a model file says without its tensors."""
+
+    task: TaskAnswers
+    preprocessing: Preprocessing
+    familiarity: KeptVectors | None
+
+
+def describe(path: Path) -> DescribedFile | None:
+    """None where its task needs torch, or where something is wrong with it: the long way has a sentence for that."""
+    metadata = file_metadata(path)
+    try:
+        description = read_description(metadata[KEY])
+        if description["task"] == EMBED:
+            return None
+        labels = labels_or_numbers(description["task"], description["labels"], description["config"]["classes"])
+        task = task_answers(description["task"], labels)
+        preprocessing = Preprocessing.from_dict(description["preprocessing"])
+        familiarity = read_kept(metadata[ENTRY]) if ENTRY in metadata else None
+    except (VitrailError, KeyError, TypeError):
+        return None
+    return None if task is None else DescribedFile(task, preprocessing, familiarity)
 
 
 def open_cached(model: str | Path, options: AnsweringOptions) -> CachedEngine | None:
@@ -78,19 +119,13 @@ def open_cached(model: str | Path, options: AnsweringOptions) -> CachedEngine | 
     record = read_start(start_key(path, options))
     if record is None or record.file != file_identity(path) or _compares_again(record, path, options):
         return None
-    try:
-        description = read_description(file_metadata(path)[KEY])
-        labels = labels_or_numbers(description["task"], description["labels"], description["config"]["classes"])
-        task = None if description["task"] == EMBED else task_answers(description["task"], labels)
-        preprocessing = Preprocessing.from_dict(description["preprocessing"])
-    except (VitrailError, KeyError, TypeError):  # the long way has a sentence for it
-        return None
-    run = None if task is None else _load(record)
-    if run is None or task is None:
+    file = describe(path)
+    run = None if file is None else _load(record)
+    if file is None or run is None:
         return None
     for remark in record.remarks:
         print_error(remark)
-    return CachedEngine(record, run, ImageProcessor(preprocessing, fast_decode=options["fast_decode"]), task)
+    return CachedEngine(record, run, ImageProcessor(file.preprocessing, fast_decode=options["fast_decode"]), file)
 
 
 def _compares_again(record: StartRecord, path: Path, options: AnsweringOptions) -> bool:
@@ -102,7 +137,7 @@ def _compares_again(record: StartRecord, path: Path, options: AnsweringOptions) 
     return count_at_hand(options) > record.at_hand
 
 
-def _load(record: StartRecord) -> Forward | None:
+def _load(record: StartRecord) -> GraphRun | None:
     """The graph, ready to run; None where it is gone or damaged, or where its runtime does not take it."""
     parts = GraphCache(record.network).read(record.graph)
     if parts is None:

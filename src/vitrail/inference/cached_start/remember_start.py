@@ -39,7 +39,7 @@ def remember_start(engine: Engine, options: Mapping[str, Any], before: list[Any]
     record = StartRecord(
         file=before,
         network=backend.cache.fingerprint,
-        graph=graph_name(backend.graph_format, size, is_int8),
+        graph=graph_name(backend.graph_format, size, is_int8, backend.gives_pooled),
         engine=backend.name,
         precision=backend.precision,
         hint=backend.float_hint,

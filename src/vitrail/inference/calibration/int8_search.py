@@ -27,6 +27,7 @@ class Int8Job:
     graph_format: str  # openvino or onnx
     pictures: CalibrationImages
     hint: str = "f32"  # what runs between int8 layers, f32 or, with OpenVINO, bf16
+    pooled: bool = False  # whether the vector that the head reads is the second output
 
 
 def search_int8_apart(job: Int8Job) -> tuple[list[bytes], dict[str, Any]]:
@@ -53,6 +54,6 @@ def search_int8_apart(job: Int8Job) -> tuple[list[bytes], dict[str, Any]]:
 def find_int8(job: Int8Job, threads: int) -> tuple[list[bytes], dict[str, Any]]:
     """The search itself, by the runtime that will run the graph. threads: of torch and OpenVINO."""
     torch.set_num_threads(threads)
-    model = traced_graph(job.graph_format, job.checkpoint, job.size)
+    model = traced_graph(job.graph_format, job.checkpoint, job.size, job.pooled)
     int8, record = quantized_model(job.checkpoint, model, job.pictures, hint=job.hint)
     return graph_parts(job.graph_format, int8), record

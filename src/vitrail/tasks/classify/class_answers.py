@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.tasks.task_answers import TaskAnswers, guesses, softmax
+from vitrail.tasks.task_answers import UNKNOWN, TaskAnswers, guesses, softmax
 
 
 class ClassAnswers(TaskAnswers):
@@ -24,11 +24,18 @@ class ClassAnswers(TaskAnswers):
             answers.append({**ranked[0], "top": ranked})
         return answers
 
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        return {**answer, "label": UNKNOWN, "probability": None, "unknown": True}
+
     def words(self, answer: Mapping[str, Any]) -> str:
+        if answer.get("unknown"):
+            return f"{UNKNOWN} (at best {guesses(answer['top'][:1])})"
         return guesses(answer["top"])
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
-        """label, probability, label_2, probability_2 and so on."""
+        """label, probability, label_2, probability_2 and so on; of an unknown image the label alone."""
+        if answer.get("unknown"):
+            return {"label": UNKNOWN}
         return {
             key if place == 1 else f"{key}_{place}": value
             for place, guess in enumerate(answer["top"], start=1)

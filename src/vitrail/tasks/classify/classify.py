@@ -15,7 +15,8 @@ from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement, largest_differe
 from vitrail.tasks.classify.class_answers import ClassAnswers
 from vitrail.tasks.classify.class_metrics import ClassMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
-from vitrail.tasks.shared.answer_schemas import GUESSES, PROBABILITY, TEXT, object_of
+from vitrail.tasks.shared.answer_schemas import GUESSES, MAYBE_PROBABILITY, TEXT, object_of
+from vitrail.tasks.shared.entropy import entropy
 from vitrail.tasks.shared.labels.label_report import label_report
 from vitrail.tasks.shared.labels.labelling import Labelling
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
@@ -28,7 +29,7 @@ class Classify(ClassAnswers, Labelling):
     title = "classification"
     link = "softmax"
     graph_words: ClassVar[dict[str, str]] = {"probabilities": "(B, labels) of each label in their order; they sum to 1"}
-    answer_schema = object_of(label=TEXT, probability=PROBABILITY, top=GUESSES)
+    answer_schema = object_of(label=TEXT, probability=MAYBE_PROBABILITY, top=GUESSES)
     main_metric = "accuracy"
     quick_names = ("accuracy", "balanced_accuracy")
     one_class_each = True
@@ -72,6 +73,9 @@ class Classify(ClassAnswers, Labelling):
 
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> ClassMetrics:
         return ClassMetrics(logits, targets)
+
+    def uncertainty(self, outputs: Tensor) -> Tensor:
+        return entropy(outputs.double().softmax(1), 1)
 
     def pseudo_label(self, output: Tensor) -> int:
         return int(output.argmax())

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.tasks.task_answers import TaskAnswers, guesses, sigmoid
+from vitrail.tasks.task_answers import UNKNOWN, TaskAnswers, guesses, sigmoid
 
 
 class LabelAnswers(TaskAnswers):
@@ -30,12 +30,19 @@ class LabelAnswers(TaskAnswers):
             )
         return answers
 
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        return {**answer, "labels": [UNKNOWN], "unknown": True}
+
     def words(self, answer: Mapping[str, Any]) -> str:
+        if answer.get("unknown"):
+            return f"{UNKNOWN} (at best {guesses(answer['top'][:1])})"
         given = len(answer["labels"])
         return guesses(answer["top"][:given]) if given else f"no label (at best {guesses(answer['top'][:1])})"
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
         """The given labels with | between, as a label file has them, and their probabilities likewise."""
+        if answer.get("unknown"):
+            return {"labels": UNKNOWN, "probabilities": ""}
         given = answer["top"][: len(answer["labels"])]
         probabilities = "|".join(f"{guess['probability']:.4g}" for guess in given)
         return {"labels": "|".join(answer["labels"]), "probabilities": probabilities}

@@ -17,6 +17,7 @@ from vitrail.tasks.multilabel.label_answers import LabelAnswers
 from vitrail.tasks.multilabel.label_metrics import LabelMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, TEXT, list_of, object_of
+from vitrail.tasks.shared.entropy import binary_entropy
 from vitrail.tasks.shared.labels.label_report import label_report
 from vitrail.tasks.shared.labels.labelling import Labelling
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
@@ -79,6 +80,10 @@ class MultiLabel(LabelAnswers, Labelling):
 
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> LabelMetrics:
         return LabelMetrics(logits, targets)
+
+    def uncertainty(self, outputs: Tensor) -> Tensor:
+        """Of the label that is least certain: most labels of an image are surely not there."""
+        return binary_entropy(outputs.double().sigmoid()).amax(1)
 
     def pseudo_label(self, output: Tensor) -> tuple[int, ...]:
         return tuple(torch.nonzero(output > 0).flatten().tolist())

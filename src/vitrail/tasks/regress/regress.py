@@ -15,7 +15,7 @@ from vitrail.tasks.regress.number_answers import NumberAnswers
 from vitrail.tasks.regress.number_metrics import NumberMetrics
 from vitrail.tasks.regress.number_report import number_report
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
-from vitrail.tasks.shared.answer_schemas import NUMBER, object_of
+from vitrail.tasks.shared.answer_schemas import MAYBE_NUMBER, object_of
 from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.metric_words import NUMBER_METRICS
 from vitrail.tasks.task import Mix, Task, mixed
@@ -31,7 +31,7 @@ class Regress(NumberAnswers, Task):
     every_patch = True  # a number may be a count of what is seen
     link = "identity"
     graph_words: ClassVar[dict[str, str]] = {"values": "(B, labels) the numbers in their own units"}
-    answer_schema = object_of(values={"type": "object", "additionalProperties": NUMBER})
+    answer_schema = object_of(values={"type": "object", "additionalProperties": MAYBE_NUMBER})
     main_metric = "R2"
     quick_names = ("R2", "MAE")
     labels_are_columns = True

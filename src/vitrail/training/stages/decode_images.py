@@ -30,7 +30,7 @@ from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.image_statistics import cached_shape, mean_and_std
 from vitrail.training.stages.read_data import NAMED, TrainingData, make_task
-from vitrail.training.validate import HeldOutImages, compare_with_targets, outputs_of
+from vitrail.training.validate import HeldOutImages, HeldOutTargets, compare_with_targets, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -251,14 +251,18 @@ def held_out_outputs(
     processes: Processes,
     indices: Sequence[int] | None = None,
     precision: str = MEASURED_IN,
+    pooled: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, float | None]:
-    """The model's outputs for held-out images, their targets, and the loss where the metrics do not give it."""
+    """The model's outputs for held-out images, their targets, and the loss where the metrics do not give it.
+
+    pooled: is given what the head reads of each image, (D,)."""
     held_out, targets = images.held_out[split], images.targets[split]
     chosen = list(range(len(held_out))) if indices is None else list(indices)
     if isinstance(targets, WholeImageTargets):
-        outputs = outputs_of(network, held_out, chosen, processes, precision)
+        outputs = outputs_of(network, held_out, chosen, processes, precision, pooled)
         return outputs, targets.take(np.array(chosen)), None
     task, dense = images.task, cast("DenseTargets", targets)
     assert isinstance(task, DenseTask)
-    rows, loss = compare_with_targets(network, task, held_out, dense, chosen, processes, precision)
+    truth = HeldOutTargets(dense, chosen)
+    rows, loss = compare_with_targets(network, task, held_out, truth, processes, precision, pooled)
     return rows, task.encode(LazyTargets(dense, chosen)), loss

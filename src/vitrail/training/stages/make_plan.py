@@ -18,6 +18,7 @@ from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import build_trainer, sampler_of
 from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages, quick_metrics
+from vitrail.training.stages.learn_familiarity import time_for
 from vitrail.training.step_timing import ENDLESS, measure_evaluation, measure_steps
 from vitrail.training.train_step import Trainer, compute_gradients
 from vitrail.weights.checkpoint import Checkpoint
@@ -124,7 +125,7 @@ def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Dura
         few_tokens=few_tokens,
         all_tokens=all_tokens,
         evaluation=image_seconds * quick,
-        ending=REPORT + final_seconds * final_sample(final_seconds, budget, images.measured_at_end),
+        ending=REPORT + time_for(images) + final_seconds * final_sample(final_seconds, budget, images.measured_at_end),
         report=REPORT,
         final_slower=final_seconds / image_seconds,
         image=image_seconds,
