@@ -127,6 +127,13 @@ def gaussian(vectors: Tensor, classes: Tensor) -> Distance:
     return distance
 
 
+def kept_distance(vectors: Tensor) -> Distance:
+    """That of model files."""
+    familiarity = fit_familiarity(vectors, vectors)
+    assert familiarity is not None
+    return lambda pictures: familiarity.distances(pictures.pooled)
+
+
 def unsureness(pictures: Pictures) -> Tensor:
     """1 - the largest probability."""
     return 1 - pictures.outputs.softmax(1).max(1).values
@@ -146,6 +153,9 @@ def distances(parts: Parts) -> dict[str, Distance]:
         "energy": energy,
         "class means, shared covariance": gaussian(train, parts.classes),
         "one mean, covariance": gaussian(train, torch.zeros_like(parts.classes)),
+        "one mean, covariance, unit vectors (what is kept)": kept_distance(train),
+        "the same, of 300": kept_distance(train[:300]),
+        "the same, of 100": kept_distance(train[:100]),
     }
     found |= {f"{k} nearest of {len(train):,} training pictures": neighbours(train, k) for k in (1, 5, 20, 50)}
     found |= {f"5 nearest of {count:,} training pictures": neighbours(train[:count], 5) for count in (100, 300, 1000)}

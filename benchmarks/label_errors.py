@@ -22,9 +22,9 @@ from vitrail.data.layouts.recognise import read_dataset
 from vitrail.dataset import Dataset, Item
 from vitrail.inference.auto.machine import processor
 from vitrail.search.embeddings import Embedder
-from vitrail.search.image_vectors import image_vectors
 from vitrail.search.labels.label_errors import label_errors
 from vitrail.search.labels.out_of_fold import knn_probabilities, out_of_fold_probabilities, probe_probabilities
+from vitrail.search.pile.image_vectors import image_vectors
 from vitrail.search.probe_dataset import LabelledVectors
 
 RESULTS = Path(__file__).parent / "results" / "label_errors.md"

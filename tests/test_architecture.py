@@ -22,7 +22,7 @@ LAYERS = (
     {"weights"},
     {"data", "graphs"},
     {"inference"},
-    {"training", "explanation", "search"},
+    {"training", "pretraining", "explanation", "search"},
     {"report", "serving"},
     {"commands"},
     {"cli"},

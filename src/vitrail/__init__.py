@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrail.commands.without_labels.explore import explore as explore
     from vitrail.commands.without_labels.index import index as index
     from vitrail.commands.without_labels.knn import knn as knn
+    from vitrail.commands.without_labels.pretrain import pretrain as pretrain
     from vitrail.commands.without_labels.suggest import suggest as suggest
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.explanation.explainer import Explainer as Explainer
@@ -74,6 +75,7 @@ _HOMES = {
     "models": "vitrail.commands.models",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
+    "pretrain": "vitrail.commands.without_labels.pretrain",
     "read_vectors": "vitrail.search.vector_file",
     "serve": "vitrail.commands.serve",
     "suggest": "vitrail.commands.without_labels.suggest",
@@ -113,6 +115,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "models",
     "preset",
     "preset_names",
+    "pretrain",
     "read_vectors",
     "serve",
     "suggest",

@@ -22,6 +22,7 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "check": "find what in your images would spoil training",
     "make-data": "make pictures with exact labels, to try a task without data",
     "train": "train a model on your images, measure it, write a report",
+    "pretrain": "learn from images without labels, for search or to need few labels",
     "models": "list published models to start from, by short names",
     "info": "show what a model is and what it costs",
     "convert": "convert model files from one family to another",
@@ -38,7 +39,9 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "suggest": "choose which images to label next",
     "serve": "serve a model on this machine: a web page and an HTTP API",
 }
-FOLDERS = {"without_labels": ("embed", "index", "search", "knn", "explore", "suggest")}  # in a folder of commands/
+FOLDERS = {
+    "without_labels": ("pretrain", "embed", "index", "search", "knn", "explore", "suggest")
+}  # in a folder of commands/
 COMPLETION = "_VITRAIL_COMPLETE"  # the variable by which a shell asks what may come next
 
 

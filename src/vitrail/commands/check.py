@@ -54,6 +54,13 @@ class CheckOptions(DataOptions, total=False):
             metavar="FILE|NAME|HUB-ID",
         ),
     ]
+    embeddings: Annotated[
+        str | Path | None,
+        Option(
+            "with --model: a file of `vitrail embed` by the same model: what it has is not computed again",
+            metavar="FILE",
+        ),
+    ]
     max_pixels: Annotated[int | None, MAX_PIXELS]
     targets: Annotated[
         Sequence[str] | None, Option("columns of a table with numbers to predict", unset="all numbers", shell=False)
@@ -99,7 +106,7 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
     from vitrail.search.labels.check_labels import with_label_errors
 
     with limit_decoding(options["max_pixels"]):
-        return with_label_errors(report, options["model"], quiet=options["quiet"])
+        return with_label_errors(report, options["model"], options["embeddings"], options["quiet"])
 
 
 @takes_options(CheckOptions)

@@ -57,6 +57,8 @@ class Task(TaskAnswers):
     crops_and_flips: ClassVar[bool] = True  # whether the target stays right when an image is cropped or mirrored
     sliding_windows: ClassVar[bool] = False  # whether images can be looked at window by window
     finds_objects: ClassVar[bool] = False  # whether the head has a limited number of candidates for objects
+    # how it can learn from a teacher's answers, soft or hard, the usual one first; (): not at all
+    distillations: ClassVar[tuple[str, ...]] = ()
     photo_batch: ClassVar[int] = 64  # images a step at most, where they are large
     short_run_batch: ClassVar[int] = 64  # images a step at most in a run of a few minutes
 
@@ -99,6 +101,11 @@ class Task(TaskAnswers):
     def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
         """Extra queries for the head in training, made from the targets and the seed; None: the head takes none."""
         return None
+
+    def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+        """How far a training model's outputs (B, outputs) are from the answers of a teacher, the outputs of a finished
+        model about the same images: a scalar, the mean over the batch. kind: one of `distillations`."""
+        raise NotImplementedError(f"the task {self.name} does not learn from answers")
 
     @abstractmethod
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
+from scipy import spatial
 
-from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT, UNFAMILIAR
+from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT, SHRINKAGE, UNFAMILIAR, KeptVectors
 from vitrail.weights.familiarity.reference_vectors import (
     MOST_BYTES,
     Familiarity,
     fit_familiarity,
     most_vectors,
-    nearest_distances,
 )
 
 
@@ -22,20 +25,41 @@ def cloud(count: int, seed: int, centre: int = 0) -> torch.Tensor:
 
 
 def test_distances_by_hand() -> None:
-    rows = torch.eye(4)[[0, 0, 1, 1, 1, 2]]
-    # cosines with the rows: 0.6, 0.6, 0.8, 0.8, 0.8, 0; the five nearest have a mean of 0.72
-    assert nearest_distances(torch.tensor([[3.0, 4.0, 0.0, 0.0]]), rows).tolist() == pytest.approx([0.28])
-    # where the first row is the vector itself, it does not count: (1 + 0 + 0 + 0 + 0) / 5
-    alone = nearest_distances(torch.eye(4)[:1], rows, torch.tensor([0]))
-    assert alone.tolist() == pytest.approx([0.8])
+    """Two unit vectors on either side of an axis: the variance is 0.36 along y, and 0 along x."""
+    kept = Familiarity(torch.tensor([[0.8, 0.6], [0.8, -0.6]]).repeat(20, 1).half(), torch.zeros(LEAST_HELD_OUT))
+    added = SHRINKAGE * 0.36 / 2
+    pictures = torch.tensor([[8.0, 6.0], [1.0, 0.0], [0.0, 3.0]])  # their length does not count
+    expected = [
+        0.6 / math.sqrt(0.36 + added),
+        0.2 / math.sqrt(added),
+        math.sqrt(0.8**2 / added + 1 / (0.36 + added)),
+    ]
+    assert kept.distances(pictures).tolist() == pytest.approx(expected, rel=2e-2)  # float16 rounds 0.8 and 0.6
 
 
-def test_the_score_is_the_share_of_held_out_pictures_that_are_at_most_as_near() -> None:
-    kept = Familiarity(torch.eye(2).half()[:1].repeat(5, 1), torch.linspace(0.05, 0.95, 19))
-    angles = torch.tensor([1.0, 0.5, 0.0])  # cosines: distances 0, 0.5 and 1
-    pictures = torch.stack([angles, (1 - angles**2).sqrt()], dim=1)
+def test_the_distance_is_mahalanobis() -> None:
+    """As scipy has it, with the shrunk covariance."""
+    vectors = torch.nn.functional.normalize(cloud(500, 0), dim=1).half()
+    rows = vectors.double().numpy()
+    covariance = np.cov(rows.T, bias=True)
+    inverse = np.linalg.inv(covariance + SHRINKAGE * covariance.diagonal().mean() * np.eye(8))
+    pictures = cloud(5, 1, centre=3)
+    unit = torch.nn.functional.normalize(pictures, dim=1).double().numpy()
+    expected = [spatial.distance.mahalanobis(one, rows.mean(0), inverse) for one in unit]
+    found = Familiarity(vectors, torch.zeros(LEAST_HELD_OUT)).distances(pictures)
+    assert found.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_score_is_the_share_of_held_out_pictures_that_are_at_most_as_near(monkeypatch) -> None:
+    kept = Familiarity(torch.eye(2).half(), torch.linspace(0.05, 0.95, 19))
+    monkeypatch.setattr(KeptVectors, "distances", lambda self, pooled: pooled[:, 0])
     # 19, 10 (0.5 itself counts) and 0 of 19 are at least as far, and each picture counts as one more
-    assert kept.scores(pictures).tolist() == pytest.approx([1.0, 11 / 20, 1 / 20])
+    assert kept.scores(torch.tensor([[0.0], [0.5], [1.0]])).tolist() == pytest.approx([1.0, 11 / 20, 1 / 20])
+
+
+def test_vectors_that_are_all_the_same_do_no_harm() -> None:
+    kept = fit_familiarity(torch.ones(30, 4), torch.ones(30, 4))
+    assert kept is not None and kept.distances(torch.rand(3, 4)).isfinite().all()
 
 
 def test_pictures_of_the_same_kind_pass_and_others_do_not() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 from vitrail.commands.shared_options import DataOptions
+from vitrail.commands.without_labels.embed import checked_on
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.options import Option, options_of
 
@@ -26,7 +27,4 @@ class PileOptions(DataOptions, AnsweringOptions, EmbeddingsOptions, total=False)
 def running_options(declared: type, options: Any, paths: list[Path]) -> dict[str, Any]:
     """Those of a command's options that are declared to say how a model is run. paths: images that are given, to
     compare engines on."""
-    running = {name: options[name] for name in options_of(declared)}
-    if running["calibration"] is None and (running["engine"] != "torch" or running["merge_tokens"] != 0):
-        running["calibration"] = paths
-    return running
+    return dict(checked_on(paths, cast(AnsweringOptions, {name: options[name] for name in options_of(declared)})))

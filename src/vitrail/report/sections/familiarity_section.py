@@ -43,7 +43,7 @@ def familiarity_section(learnt: Learnt | None, root: Path) -> dict[str, Any] | N
 
 
 def _histogram(distances: torch.Tensor, scores: torch.Tensor) -> Chart:
-    x = axis("mean cosine distance to the nearest training pictures", distances.tolist())
+    x = axis("distance from the training pictures", distances.tolist())
     width = (x.high - x.low) / BINS
     places = ((distances - x.low) / width).long().clamp(0, BINS - 1)
     counts = [torch.bincount(places[chosen], minlength=BINS) for chosen in (scores >= 0, scores < UNFAMILIAR)]

@@ -15,10 +15,9 @@ from vitrail.errors import VitrailError
 from vitrail.findings import by_weight
 from vitrail.inference.engine import Engine
 from vitrail.inference.evaluation_part import TrainingRecord
-from vitrail.search.embeddings import Embedder
-from vitrail.search.image_vectors import image_vectors
 from vitrail.search.labels.label_errors import FEWEST, finding_of, label_errors
 from vitrail.search.labels.out_of_fold import out_of_fold_probabilities
+from vitrail.search.pile.image_vectors import image_vectors, open_embedder
 from vitrail.search.probe_dataset import LabelledVectors
 from vitrail.tasks.registry import task_for
 from vitrail.text import counted, shown
@@ -27,9 +26,15 @@ from vitrail.weights.checkpoint import Checkpoint
 LEARNT = "; the model was trained on these images, so wrong labels that it learnt by heart stay hidden"
 
 
-def with_label_errors(report: CheckReport, model: str | Path | Checkpoint | Engine, quiet: bool = False) -> CheckReport:
+def with_label_errors(
+    report: CheckReport,
+    model: str | Path | Checkpoint | Engine,
+    embeddings: str | Path | None = None,
+    quiet: bool = False,
+) -> CheckReport:
     """The report with a finding about labels that are probably wrong, and the list of all of them.
 
+    embeddings: a file of `vitrail embed` by the same model, with vectors that need not be computed again.
     Images that look the same count as one: none speaks for another's label."""
     dataset = report.dataset
     pairs = zip(dataset.items, report.examined, strict=True)
@@ -38,8 +43,8 @@ def with_label_errors(report: CheckReport, model: str | Path | Checkpoint | Engi
         raise VitrailError(
             f"{shown(dataset.root)} has {counted(len(usable), 'readable image')}, too few to say which labels are wrong"
         )
-    embedder = Embedder(model)
-    vectors, places, _ = image_vectors(embedder, [item.path for item, _ in usable], quiet=quiet)
+    embedder = open_embedder(model, embeddings)
+    vectors, places, _ = image_vectors(embedder, [item.path for item, _ in usable], embeddings, quiet)
     read = [usable[place] for place in places]
     items = [item for item, _ in read]
     data = LabelledVectors(vectors, items, task_for(dataset.task, dataset.labels), _units(read))

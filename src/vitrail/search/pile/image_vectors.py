@@ -47,12 +47,14 @@ def open_embedder(
     return embedder
 
 
-def image_vectors(embedder: Embedder, paths: Sequence[Path], embeddings: str | Path | None = None) -> ImageVectors:
+def image_vectors(
+    embedder: Embedder, paths: Sequence[Path], embeddings: str | Path | None = None, quiet: bool = False
+) -> ImageVectors:
     """The vectors of the images that can be read; VitrailError where none can. Those that the file `embeddings` has
     are taken from it, by their paths."""
     known = {} if embeddings is None else _kept(embeddings)
     missing = [place for place, path in enumerate(paths) if os.path.abspath(path) not in known]
-    with ProgressBar("embedding", len(missing)) as bar:
+    with ProgressBar("embedding", len(missing), enabled=not quiet) as bar:
         computed, places, errors = embed_all(embedder, _counted([paths[place] for place in missing], bar))
     found = {place: known[os.path.abspath(path)] for place, path in enumerate(paths) if os.path.abspath(path) in known}
     found |= {missing[place]: vector for place, vector in zip(places, computed, strict=True)}

@@ -39,7 +39,8 @@ def uncertainty_of(
     engine = predictor.engine
     if engine.checkpoint.task == EMBED:
         return None
-    values, answers = [], []
+    values: list[NDArray[np.float64]] = []
+    answers: list[str] = []
     with torch.inference_mode():
         for outputs in _outputs(predictor, embedder, paths, vectors):
             unsure = engine.task.uncertainty(outputs)

@@ -33,6 +33,7 @@ class Classify(ClassAnswers, Labelling):
     main_metric = "accuracy"
     quick_names = ("accuracy", "balanced_accuracy")
     one_class_each = True
+    distillations = ("soft", "hard")
     percentages = frozenset({"accuracy", "balanced_accuracy", "top5_accuracy"})
 
     metric_words = LABEL_METRICS | {
@@ -70,6 +71,14 @@ class Classify(ClassAnswers, Labelling):
         y = mixed(F.one_hot(targets, self.outputs).float(), mix) * self.label_weights(outputs.device)  # (B, K)
         y = (1 - smoothing) * y + smoothing / self.outputs * y.sum(1, keepdim=True)
         return -(y * torch.log_softmax(outputs.float(), 1)).sum(1).mean()
+
+    def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+        """hard: cross-entropy with the teacher's class, as DeiT has it. soft: KL(teacher || student) of probabilities
+        at a temperature T, times T^2, so that its gradient stays as large (Hinton)."""
+        if kind == "hard":
+            return F.cross_entropy(outputs.float(), answers.argmax(1))
+        student, teacher = (torch.log_softmax(logits.float() / temperature, 1) for logits in (outputs, answers))
+        return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> ClassMetrics:
         return ClassMetrics(logits, targets)

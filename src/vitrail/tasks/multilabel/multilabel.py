@@ -38,6 +38,7 @@ class MultiLabel(LabelAnswers, Labelling):
     main_metric = "mAP"
     quick_names = ("mAP", "micro_f1")
     percentages = frozenset({"exact_match"})
+    distillations = ("soft", "hard")
 
     metric_words = LABEL_METRICS | {
         "mAP": MetricWords(
@@ -77,6 +78,16 @@ class MultiLabel(LabelAnswers, Labelling):
         """-(w y log p + (1 - y) log (1 - p)), where y has been mixed and smoothed, averaged over batch and labels."""
         y = (1 - smoothing) * mixed(targets.float(), mix) + smoothing / 2
         return F.binary_cross_entropy_with_logits(outputs.float(), y, pos_weight=self.label_weights(outputs.device))
+
+    def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+        """Label by label, as `loss`. hard: cross-entropy with the labels that the teacher gives. soft: the KL
+        divergence of the two sigmoids at a temperature T, times T^2."""
+        student, teacher = outputs.float() / temperature, answers.float() / temperature
+        if kind == "hard":
+            return F.binary_cross_entropy_with_logits(outputs.float(), (answers > 0).float())
+        p = teacher.sigmoid()
+        entropy = F.binary_cross_entropy_with_logits(teacher, p)
+        return (F.binary_cross_entropy_with_logits(student, p) - entropy) * temperature**2
 
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> LabelMetrics:
         return LabelMetrics(logits, targets)

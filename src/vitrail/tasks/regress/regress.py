@@ -38,6 +38,7 @@ class Regress(NumberAnswers, Task):
     classifies_images = False
     crops_and_flips = False  # a number may be a place, a size or a count
     short_run_batch = 32
+    distillations = ("soft",)  # a number has no class
 
     def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
         if class_weights != "none":
@@ -89,6 +90,11 @@ class Regress(NumberAnswers, Task):
         mean, std = (x.float().to(outputs.device) for x in (self.mean, self.std))
         y = mixed((targets.float() - mean) / std, mix)
         return 0.5 * (outputs.float() - y).square().mean()
+
+    def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+        """The squared error of `loss`, with the teacher's numbers, which are in real units, in the place of the true
+        ones."""
+        return self.loss(outputs, answers)
 
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         predicted, true = self._measurable(self.meant(outputs), targets)

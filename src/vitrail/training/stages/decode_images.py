@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.data.loading.cache import ArrayCache, CacheSubset, ImageCache, Shape, open_cache
 from vitrail.data.loading.rng import permutation
+from vitrail.data.loading.unlabelled_loader import Pile
 from vitrail.dataset import SPLITS, Item
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.evaluation import MEASURED_IN
@@ -22,6 +23,7 @@ from vitrail.inference.image_processor import ImageProcessor
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.targets import DenseTargets, LazyTargets, Targets, TargetScan, TargetSubset, WholeImageTargets
 from vitrail.tasks.task import Task
+from vitrail.training.auxiliary.distillation import Distillation
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.mirror_symmetry import taken_from_one_side
 from vitrail.training.choices.model_choice import choose_view
@@ -53,6 +55,8 @@ class TrainingImages:
     targets: Mapping[str, Targets]  # of train, val and test
     held_out: Mapping[str, HeldOutImages]  # val and test
     quick_images: int | None = None  # validation images of an evaluation on the way; None: QUICK_IMAGES
+    distillation: Distillation | None = None  # a teacher, who is asked about the training images
+    pile: Pile | None = None  # pictures without labels beside them
 
     @property
     def validation_indices(self) -> list[int]:

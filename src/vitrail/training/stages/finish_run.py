@@ -72,7 +72,7 @@ def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings
         tensors = best.tensors
     else:
         with recomputed_statistics(trainer):
-            tensors = {name: tensor.clone() for name, tensor in collect_tensors(trainer.model, (), None).items()}
+            tensors = {name: tensor.clone() for name, tensor in collect_tensors(trainer.encoder, (), None).items()}
     model = trainable(start.model, settings, run.processes.device)
     restore_tensors(tensors, model, (), None)
     merge_low_rank(model)
@@ -180,4 +180,6 @@ def provenance(settings: Settings, images: TrainingImages, state: TrainState, me
         "measured_on": measured.split,
         "metrics": measured.results["metrics"],
         "task": images.task.state_dict(),
+        **({} if images.distillation is None else {"distillation": images.distillation.record()}),
+        **({} if images.pile is None else {"unlabelled": images.pile.description}),
     }

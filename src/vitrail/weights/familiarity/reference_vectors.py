@@ -1,9 +1,11 @@
 """Familiarity: how near a picture lies to those that a model learnt from, in the vectors that its head reads.
 
-The model file keeps vectors of pictures of the run, and how far held-out pictures lay from them. The distance of a new
-picture is its mean cosine distance to the nearest few (Sun et al. 2022, deep nearest neighbours). Its familiarity is
-the share of held-out pictures that lie at least as far, counted with the picture itself: the p-value of conformal
-prediction. So a picture of the same kind as those of the run is below 0.05 once in twenty, whatever the network.
+The model file keeps vectors of training pictures, and how far held-out pictures lie from them. The distance is that of
+Mahalanobis, of vectors of length 1, with the mean and the covariance of those that are kept: a deviation counts by how
+much training pictures vary in its direction (Lee et al. 2018; it needs no labels, and was measured against nearest
+neighbours and others in benchmarks/results/familiarity.md). The familiarity of a picture is the share of held-out
+pictures that lie at least as far, counted with the picture itself: the p-value of conformal prediction. So a picture of
+the same kind as those of the run is below 0.05 once in twenty, whatever the network.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
-from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT, NEIGHBOURS, KeptVectors
+from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT, KeptVectors
 
 MOST_BYTES = 700_000  # of the vectors, in float16: 1,822 of a Ti
+LEAST_TRAINING = 20  # pictures: fewer do not vary in enough directions
 
 
 def most_vectors(width: int) -> int:
     """How many vectors of this width a model file keeps."""
-    return max(NEIGHBOURS, MOST_BYTES // (2 * width))
+    return max(LEAST_TRAINING, MOST_BYTES // (2 * width))
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ class Familiarity:
         return KeptVectors(self.vectors.numpy(), self.held_out.numpy())
 
     def distances(self, pooled: Tensor) -> Tensor:
-        """What the head reads of each picture, (B, D) -> its distance (B,), from 0, the same, to 2."""
+        """What the head reads of each picture, (B, D) -> its distance (B,), about sqrt(D) for training pictures."""
         return torch.from_numpy(self.kept.distances(pooled.detach().float().cpu().numpy()))
 
     def scores(self, pooled: Tensor) -> Tensor:
@@ -52,27 +55,16 @@ class Familiarity:
         return torch.from_numpy(self.kept.scores(pooled.detach().float().cpu().numpy()))
 
 
-def nearest_distances(pooled: Tensor, rows: Tensor, itself: Tensor | None = None) -> Tensor:
-    """The mean cosine distance of each vector (B, D) to its NEIGHBOURS nearest rows (M, D) of length 1, (B,).
-
-    itself: (B,) the row that is the vector itself, which does not count."""
-    similarity = F.normalize(pooled.detach().float().cpu(), dim=1) @ rows.T
-    if itself is not None:
-        similarity.scatter_(1, itself[:, None], -torch.inf)
-    others = len(rows) - (itself is not None)
-    return 1 - similarity.topk(min(NEIGHBOURS, others), dim=1).values.mean(1)
-
-
 def fit_familiarity(training: Tensor, held_out: Tensor) -> Familiarity | None:
     """From what the head reads of training pictures (M, D) and of held-out ones (H, D), in an order without meaning.
 
-    None where there are too few held-out pictures to tell by, or where something is not finite."""
-    if len(held_out) < LEAST_HELD_OUT or len(training) < NEIGHBOURS:
+    None where there are too few of them to tell by, or where something is not finite."""
+    if len(held_out) < LEAST_HELD_OUT or len(training) < LEAST_TRAINING:
         return None
     if not (training.isfinite().all() and held_out.isfinite().all()):
         return None
     kept = F.normalize(training.float().cpu(), dim=1)[: most_vectors(training.shape[1])].half()
-    distances = nearest_distances(held_out, kept.float())
+    distances = Familiarity(kept, torch.empty(0)).distances(held_out)
     return Familiarity(kept, distances.sort().values)
 
 
