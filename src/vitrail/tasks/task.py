@@ -177,6 +177,11 @@ class Task(TaskAnswers):
         where the outputs do not say."""
         return None
 
+    def expected_score(self, reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float | None:
+        """The metric of `judged_by` that answers lead to expect if the reference's probabilities are right; both are
+        outputs (1, ...), one an image. None: the outputs are no probabilities that would tell."""
+        return None
+
     @abstractmethod
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         """A finished model's outputs (B, ...) as a file for other runtimes gives them, by the names of `graph_words`:

@@ -89,6 +89,12 @@ class Classify(ClassAnswers, Labelling):
     def pseudo_label(self, output: Tensor) -> int:
         return int(output.argmax())
 
+    def expected_score(self, reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
+        """Accuracy: an answer that moves from a class with 41 % to one with 40 % loses a hundredth of an image."""
+        wanted = torch.softmax(torch.cat(list(reference)).double(), -1)  # (N, K)
+        answers = torch.cat(list(outputs)).argmax(-1, keepdim=True)
+        return float(wanted.gather(-1, answers).mean())
+
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         return {"probabilities": outputs.softmax(-1)}
 
