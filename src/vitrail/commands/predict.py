@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack, cast
 
 from vitrail.commands.shared_options import MAX_PIXELS, MODEL
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
     from vitrail.inference.engine import Engine
     from vitrail.inference.output.writers import Write
+    from vitrail.inference.predictor import Predictor
 
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
 
@@ -53,21 +55,15 @@ def run_predict(
     """
     from vitrail.images.decode_limits import limit_decoding
     from vitrail.inference.image_processor import clipped_note
-    from vitrail.inference.output.answer_files import pictures_in
     from vitrail.inference.output.writers import STDOUT
-    from vitrail.inference.predictor import Predictor
-    from vitrail.inference.prefetch import Pause
     from vitrail.inference.sources import STDIN, expand
 
     if str(json) == str(csv) == STDOUT:
         raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
     if [str(image) for image in images].count(STDIN) > 1:
         raise VitrailError("'-' is standard input, which can be read once: name it once")
-    measures = options["engine"] != "torch" or options["merge_tokens"] != 0
-    if measures and options["calibration"] is None and STDIN not in map(str, images):
-        options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
     running = cast("AnsweringOptions", {name: value for name, value in options.items() if name != "unknown"})
-    predictor = Predictor(model, **running)
+    predictor = _predictor(model, images, running)
     task = predictor.engine.task
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
@@ -75,6 +71,8 @@ def run_predict(
         stack.enter_context(limit_decoding(max_pixels))
         writes = _outlets(stack, predictor.engine, top, json, csv)
         if out is not None:
+            from vitrail.inference.output.answer_files import pictures_in
+
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
         predictions = predictor.predict(expand(images), top, unknown=options["unknown"])
@@ -86,8 +84,31 @@ def run_predict(
             bar.step()
     print(_summary(bar, unreadable, predictor.engine.backend), file=sys.stderr)
     if clipped:
-        print(clipped_note(clipped, predictor.checkpoint.preprocessing.bits), file=sys.stderr)
+        print(clipped_note(clipped, predictor.engine.processor.preprocessing.bits), file=sys.stderr)
     return 1 if unreadable or not bar.done else 0
+
+
+def _predictor(model: str, images: Sequence[str], options: AnsweringOptions) -> Predictor:
+    """With a graph that an earlier start left, torch is not imported: that takes longer than all else."""
+    from vitrail.inference.cached_start.cached_engine import open_cached
+    from vitrail.inference.cached_start.start_record import file_identity
+    from vitrail.inference.predictor import Predictor
+    from vitrail.inference.prefetch import Pause
+    from vitrail.inference.sources import STDIN, expand
+
+    if options["engine"] == "torch" and options["merge_tokens"] == 0:  # nothing to measure, and nothing to remember
+        return Predictor(model, **options)
+    if options["calibration"] is None and STDIN not in map(str, images):
+        options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
+    cached = open_cached(model, options)
+    if cached is not None:
+        return Predictor.of_cached(cached, options["workers"])
+    from vitrail.inference.cached_start.remember_start import remember_start
+
+    before = file_identity(Path(model))
+    predictor = Predictor(model, **options)
+    remember_start(predictor.engine, options, before)
+    return predictor
 
 
 def _outlets(stack: contextlib.ExitStack, engine: Engine, top: int, json: str | None, csv: str | None) -> list[Write]:
