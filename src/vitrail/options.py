@@ -33,6 +33,7 @@ class Option:
     parse: Callable[[str], Any] = str  # from what the shell gives; a ValueError says what is wrong
     choices: Sequence[str] | Callable[[], Sequence[str]] = ()  # a function is called when they are needed
     several: bool = False  # may be given several times
+    alone: str = ""  # the value where the option is given without one
     section: str = ""  # of --help
     shell: bool = True  # False: for Python alone
 

@@ -12,6 +12,7 @@ from vitrail.commands.shell import Argument
 from vitrail.option_types import whole_number
 from vitrail.options import Option, takes_options
 from vitrail.progress import Progress, ProgressBar
+from vitrail.shards.shard_options import ShardOptions, manifest_of, take_shard_options
 
 if TYPE_CHECKING:
     from vitrail.data.checks.check_dataset import CheckReport
@@ -83,13 +84,23 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
         )
 
 
-@takes_options(CheckOptions)
+class RunCheckOptions(CheckOptions, ShardOptions, total=False):
+    pass
+
+
+@takes_options(RunCheckOptions)
 def run_check(
     data: Annotated[str, Argument(DATA, "DATA")],
     json: Annotated[bool, Option("print JSON")] = False,
     page: Annotated[str | None, Option("write the findings as an HTML page with pictures", metavar="FILE")] = None,
-    out: Annotated[str | None, Option("write to this file what would be printed", metavar="FILE")] = None,
-    **options: Unpack[CheckOptions],
+    out: Annotated[
+        str | None,
+        Option(
+            "write to this file what would be printed; of a manifest: a folder for the rows of each shard",
+            metavar="FILE",
+        ),
+    ] = None,
+    **options: Unpack[RunCheckOptions],
 ) -> int:
     """Looks at every image, mask and box: broken files, copies, conflicting labels, rotated photos, odd sizes,
     imbalance. The exit code is 1 where something would spoil training.
@@ -100,6 +111,9 @@ def run_check(
     from vitrail.terminal import print_text
     from vitrail.text import harmless
 
+    sharding = take_shard_options(options)
+    if (manifest := manifest_of([data], out, sharding)) is not None and out is not None:
+        return _check_shards(manifest, out, sharding, options, json)
     report = check(data, **options)
     text = dumps(report.to_dict(), indent=2) if json else harmless(str(report))
     if out is None:
@@ -113,3 +127,21 @@ def run_check(
         if not json or out is not None:
             print_text(f"wrote {page}")
     return report.exit_code
+
+
+def _check_shards(manifest: str, out: str, sharding: ShardOptions, options: CheckOptions, json: bool) -> int:
+    """A row an image in the outputs of the shards, and what they say together."""
+    import sys
+    from json import dumps
+
+    from vitrail.shards.check_summary import summarise
+    from vitrail.shards.jobs.check_job import CheckJob
+    from vitrail.shards.run_job import run_job
+    from vitrail.terminal import print_text
+
+    job = CheckJob(options["fast"], options["max_pixels"], options["workers"])
+    result = run_job(job, manifest, out, sharding)
+    print(result.in_words(), file=sys.stderr)
+    summary = summarise(result)
+    print_text(dumps(summary.to_dict(), indent=2) if json else str(summary))
+    return summary.exit_code

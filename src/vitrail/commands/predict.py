@@ -14,16 +14,22 @@ from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count
 from vitrail.options import Option, takes_options
 from vitrail.progress import ProgressBar
+from vitrail.shards.jobs.predict_job import PredictJob
+from vitrail.shards.shard_options import ShardOptions, manifest_of, take_shard_options
 
 if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
     from vitrail.inference.output.writers import Write
     from vitrail.tasks.task import Task
 
-IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
+IMAGES = "files, folders (all images in them), a manifest, or - for paths on standard input, one a line"
 
 
-@takes_options(AnsweringOptions)
+class PredictOptions(AnsweringOptions, ShardOptions, total=False):
+    pass
+
+
+@takes_options(PredictOptions)
 def run_predict(
     model: Annotated[str, Argument(MODEL, "MODEL")],
     images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
@@ -33,10 +39,14 @@ def run_predict(
     ] = None,
     csv: Annotated[str | None, Option("write a table instead; -: on standard output", metavar="FILE")] = None,
     out: Annotated[
-        str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
+        str | None,
+        Option(
+            "masks, overlays or boxes as pictures, and a JSON file about all; with a manifest: JSON lines a shard",
+            metavar="DIR",
+        ),
     ] = None,
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
-    **options: Unpack[AnsweringOptions],
+    **options: Unpack[PredictOptions],
 ) -> int:
     """Prints one row an image, in their order. What cannot be read is a row with its error, and the exit code is
     then 1.
@@ -46,16 +56,20 @@ def run_predict(
     from vitrail.inference.output.answer_files import pictures_in
     from vitrail.inference.output.writers import STDOUT
     from vitrail.inference.predictor import Predictor
-    from vitrail.inference.prefetch import Pause
-    from vitrail.inference.sources import STDIN, expand
+    from vitrail.inference.sources import STDIN, at_hand, expand
 
+    sharding = take_shard_options(options)
     if str(json) == str(csv) == STDOUT:
         raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
     if [str(image) for image in images].count(STDIN) > 1:
         raise VitrailError("'-' is standard input, which can be read once: name it once")
     measures = options["engine"] != "torch" or options["merge_tokens"] != 0
     if measures and options["calibration"] is None and STDIN not in map(str, images):
-        options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
+        options["calibration"] = at_hand(images)
+    if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None and out is not None:
+        if json is not None or csv is not None:
+            raise VitrailError(f"rows of a manifest go to {out}: vitrail merge {out} --out FILE makes one file of them")
+        return _predict_shards(PredictJob(model, options, top, max_pixels), manifest, out, sharding)
     predictor = Predictor(model, **options)
     task = predictor.engine.task
     unreadable = clipped = 0
@@ -76,6 +90,14 @@ def run_predict(
     if clipped:
         print(clipped_note(clipped, predictor.checkpoint.preprocessing.bits), file=sys.stderr)
     return 1 if unreadable or not bar.done else 0
+
+
+def _predict_shards(job: PredictJob, manifest: str, out: str, sharding: ShardOptions) -> int:
+    from vitrail.shards.run_job import run_job
+
+    result = run_job(job, manifest, out, sharding)
+    print(result.in_words(), file=sys.stderr)
+    return 1 if result.errors else 0
 
 
 def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None, csv: str | None) -> list[Write]:

@@ -1,0 +1,86 @@
+"""`predict` on shards: a row an image, as `predict --json -` prints it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vitrail.images.stored_image import StoredImage
+from vitrail.inference.running_options import AnsweringOptions
+from vitrail.shards.shard_job import RowsWorker, ShardJob
+
+if TYPE_CHECKING:
+    from vitrail.inference.engine import Engine
+
+
+@dataclass(frozen=True)
+class PredictJob(ShardJob):
+    """A model, by its path or hub id, and how it is run."""
+
+    command: ClassVar[str] = "predict"
+
+    model: str
+    options: AnsweringOptions
+    top: int = 5
+    max_pixels: int | None = None
+
+    def open(self) -> PredictWorker:
+        return PredictWorker(self)
+
+
+class PredictWorker(RowsWorker):
+    """The model at work."""
+
+    def __init__(self, job: PredictJob) -> None:
+        from vitrail.inference.predictor import Predictor
+
+        self._predictor = Predictor(job.model, **job.options)
+        engine = self._predictor.engine
+        engine.task  # noqa: B018  a model without answers is refused before anything is read
+        chosen: AnsweringOptions = {
+            **job.options,
+            "engine": engine.backend.name,
+            "precision": engine.backend.precision,
+            "merge_tokens": engine.network.model.merge_tokens,
+            "batch_size": engine.batch_size,
+        }
+        self.job = dataclasses.replace(job, options=chosen)
+        self.identity = {
+            "top": job.top,
+            "max_pixels": job.max_pixels,
+            "fast_decode": bool(job.options.get("fast_decode")),
+            **engine_identity(engine),
+        }
+
+    def rows(self, images: Sequence[StoredImage]) -> Iterator[Mapping[str, Any]]:
+        from vitrail.images.decode_limits import limit_decoding
+        from vitrail.inference.output.writers import row_of
+
+        job = self.job
+        assert isinstance(job, PredictJob)
+        with limit_decoding(job.max_pixels), contextlib.closing(self._predictor.predict(images, job.top)) as answers:
+            yield from map(row_of, answers)
+
+
+def engine_identity(engine: Engine) -> dict[str, Any]:
+    """All that a model's answers depend on: weights, preprocessing, words, backend, precision, batch, versions."""
+    from vitrail.inference.backends.graph_cache import fingerprint, versions
+
+    checkpoint, backend = engine.checkpoint, engine.backend
+    training = checkpoint.provenance.get("training")
+    known = versions()
+    return {
+        "network": fingerprint(engine.network),
+        "preprocessing": checkpoint.preprocessing.to_dict(),
+        "task": checkpoint.task,
+        "labels": checkpoint.labels,
+        "task_state": training.get("task") if isinstance(training, dict) else None,
+        "engine": backend.name,
+        "precision": backend.precision,
+        "device": backend.device.type,
+        "batch_size": engine.batch_size,
+        "versions": {name: known[name] for name in ("vitrail", "torch", backend.name) if name in known},
+    }
