@@ -6,9 +6,11 @@ Paths go to the actors and counts come back. Pixels are decoded in the actor and
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from vitrail.errors import VitrailError
 from vitrail.shards.pools.process_pool import check_fingerprint
@@ -122,8 +124,6 @@ class RayWorker:
 
     def open(self) -> tuple[str, str, str]:
         """(node, fingerprint, ""), or what is wrong instead of the fingerprint."""
-        import socket
-
         node, here = socket.gethostname(), versions_here()
         different = [
             f"{name} {here[name]} (here {other})" for name, other in self._versions.items() if here[name] != other
@@ -149,11 +149,25 @@ def connect(ray: Any, address: str, workers: int | None) -> bool:
     if ray.is_initialized():
         return False
     own = {"num_cpus": workers, "include_dashboard": False} if address == LOCAL else {}
+    _knock(address)
     try:
         ray.init(address=address, logging_level="ERROR", log_to_driver=False, **own)
     except Exception as error:  # ConnectionError, RuntimeError, ValueError: Ray has no one kind
         raise VitrailError(f"cannot reach Ray at {address}: {_first_line(error)}") from None
     return True
+
+
+def _knock(address: str) -> None:
+    """Look whether somebody listens at HOST:PORT: Ray itself tries for minutes."""
+    place = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        if place.port is not None:
+            socket.create_connection((place.hostname or "", place.port), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise VitrailError(
+            f"cannot reach Ray at {address}: {getattr(error, 'strerror', None) or error}; is it the address that "
+            "'ray start --head' printed?"
+        ) from None
 
 
 def versions_here() -> dict[str, str]:
