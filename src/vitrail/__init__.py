@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from vitrail.commands.models import models as models
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
+    from vitrail.commands.without_labels.embed import embed as embed
+    from vitrail.commands.without_labels.index import index as index
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.explanation.explainer import Explainer as Explainer
     from vitrail.images.unreadable import UnreadableImage as UnreadableImage
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from vitrail.model.swin.swin import Swin as Swin
     from vitrail.model.swin.swin_config import SwinConfig as SwinConfig
     from vitrail.model.vit import ViT as ViT
+    from vitrail.search.embeddings import Embedder as Embedder
+    from vitrail.search.index.image_index import ImageIndex as ImageIndex
+    from vitrail.search.vector_file import read_vectors as read_vectors
     from vitrail.training.settings import Settings as Settings
     from vitrail.weights.checkpoint import Checkpoint as Checkpoint
 
@@ -40,7 +45,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpoint": "vitrail.weights.checkpoint",
+    "Embedder": "vitrail.search.embeddings",
     "Explainer": "vitrail.explanation.explainer",
+    "ImageIndex": "vitrail.search.index.image_index",
     "Model": "vitrail.inference.loaded_model",
     "Predictor": "vitrail.inference.predictor",
     "Settings": "vitrail.training.settings",
@@ -54,9 +61,11 @@ _HOMES = {
     "bench": "vitrail.commands.bench",
     "check": "vitrail.commands.check",
     "convert": "vitrail.commands.convert",
+    "embed": "vitrail.commands.without_labels.embed",
     "evaluate": "vitrail.commands.evaluate",
     "explain": "vitrail.commands.explain",
     "export": "vitrail.commands.export",
+    "index": "vitrail.commands.without_labels.index",
     "load": "vitrail.inference.loaded_model",
     "make_data": "vitrail.commands.make_data",
     "manifest": "vitrail.commands.many_images.manifest",
@@ -64,6 +73,7 @@ _HOMES = {
     "models": "vitrail.commands.models",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
+    "read_vectors": "vitrail.search.vector_file",
     "serve": "vitrail.commands.serve",
     "train": "vitrail.commands.train",
     "vit_cls_forward": "vitrail.model.lecture",
@@ -72,7 +82,9 @@ _HOMES = {
 
 __all__ = [  # the names of _HOMES, written out for tools that read this without running it
     "Checkpoint",
+    "Embedder",
     "Explainer",
+    "ImageIndex",
     "Model",
     "Predictor",
     "Settings",
@@ -87,9 +99,11 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "bench",
     "check",
     "convert",
+    "embed",
     "evaluate",
     "explain",
     "export",
+    "index",
     "load",
     "make_data",
     "manifest",
@@ -97,6 +111,7 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "models",
     "preset",
     "preset_names",
+    "read_vectors",
     "serve",
     "train",
     "vit_cls_forward",

@@ -66,6 +66,17 @@ def size(text: str) -> tuple[int, int]:
     return count(height), count(width) if cross else count(height)
 
 
+def box(text: str) -> tuple[float, float, float, float]:
+    """'10,20,200,100' is x 10, y 20, width 200, height 100, in pixels."""
+    try:
+        x, y, width, height = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a box: give x,y,width,height in pixels, such as 10,20,200,100") from None
+    if not (0 < width < float("inf") and 0 < height < float("inf") and abs(x) + abs(y) < float("inf")):
+        raise ValueError(f"{text!r} is no box: its width and height must be above 0")
+    return x, y, width, height
+
+
 def port(text: str) -> int:
     """A TCP port; 0 lets the system choose one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:

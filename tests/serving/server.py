@@ -34,6 +34,7 @@ from vitrail.serving.job_runner import JobRunner
 from vitrail.serving.middleware.access_policy import AccessPolicy
 from vitrail.serving.middleware.security import SecurityMiddleware
 from vitrail.serving.routes.static_files import read_samples
+from vitrail.serving.served_index import ServedIndex
 from vitrail.serving.served_model import ServedModel
 from vitrail.serving.server import bind_socket, limits_from_options, print_address
 from vitrail.weights.checkpoint import Checkpoint
@@ -157,10 +158,11 @@ class ThreadServer(Client):
         model: Checkpoint | Path | str,
         access: AccessPolicy | None = None,
         samples: Path | None = None,
+        index: Path | None = None,
         **limits: float,
     ) -> None:
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained=True)
-        self.runner, self.app = create(checkpoint, access, samples, **limits)
+        self.runner, self.app = create(checkpoint, access, samples, index, **limits)
         self._listener = bind_socket(self.host, 0)
         self.port = self._listener.getsockname()[1]
         self.address = f"http://{self.host}:{self.port}/"
@@ -236,12 +238,17 @@ class AppClient(Client):
 
 
 def create(
-    model: Checkpoint | Engine, access: AccessPolicy | None = None, samples: Path | None = None, **limits: float
+    model: Checkpoint | Engine,
+    access: AccessPolicy | None = None,
+    samples: Path | None = None,
+    index: Path | None = None,
+    **limits: float,
 ) -> tuple[JobRunner, SecurityMiddleware]:
     served = ServedModel(model, "model.safetensors", limits_from_options(**limits), device="cpu")
     runner = JobRunner(served, served.limits)
     files = read_samples("", samples) if samples is not None else []
-    return runner, create_app(runner, access or AccessPolicy(), files)
+    found_in = None if index is None else ServedIndex(index, served.engine)
+    return runner, create_app(runner, access or AccessPolicy(), files, found_in)
 
 
 def form(*images: bytes, name: str = "image", filename: str = "photo.jpg") -> tuple[bytes, str]:

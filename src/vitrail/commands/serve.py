@@ -25,6 +25,9 @@ class ServeOptions(AnsweringOptions, total=False):
         str, Option("the address to listen on", metavar="ADDRESS", default="127.0.0.1", unset="127.0.0.1, this machine")
     ]
     port: Annotated[int, Option("port to listen on; 0: any free one", metavar="N", parse=port, default=8000)]
+    index: Annotated[
+        str | Path | None, Option("an index of this model to search in, as `vitrail index` makes it", metavar="DIR")
+    ]
     samples: Annotated[
         str | Path | None, Option("pictures for the page", metavar="DIR", unset="samples beside the model")
     ]
@@ -114,6 +117,7 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
         from vitrail.serving.job_runner import JobRunner
         from vitrail.serving.middleware.access_policy import AccessPolicy
         from vitrail.serving.routes.static_files import read_samples
+        from vitrail.serving.served_index import ServedIndex
         from vitrail.serving.served_model import ServedModel
         from vitrail.serving.server import display_name, run_server
 
@@ -131,9 +135,11 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
         served = ServedModel(engine, display_name(model), limits, batch_size=options["batch_size"])
         if options["fast_decode"]:
             served.use_fast_decode()
+        found_in = None if options["index"] is None else ServedIndex(options["index"], engine)
         hosts = frozenset(name.lower() for name in [options["host"], *options["allow_host"]])
         runner = JobRunner(served, limits, options["workers"])
-        app = create_app(runner, AccessPolicy(token, hosts, frozenset(options["allow_origin"])), sample_files)
+        access = AccessPolicy(token, hosts, frozenset(options["allow_origin"]))
+        app = create_app(runner, access, sample_files, found_in)
         asyncio.run(run_server(app, runner, listener))
 
 

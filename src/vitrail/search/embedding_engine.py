@@ -97,6 +97,7 @@ class TokenEngine(Engine):
         super().__init__(headless, backend, batch_size=batch_size)
         self.what = what
 
+    @torch.inference_mode()
     def forward(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         """Normalised (B, C, h, w) -> (B, D), or (B, N, D) for patches, float32."""
         capture = Capture(blocks=[-1], all_tokens=True)

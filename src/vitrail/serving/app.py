@@ -23,8 +23,10 @@ from vitrail.serving.routes.explanation_routes import add_explanation_routes
 from vitrail.serving.routes.look_route import add_look_route
 from vitrail.serving.routes.prediction_routes import add_prediction_routes
 from vitrail.serving.routes.query_parameters import StrictQueryRoute
+from vitrail.serving.routes.search_routes import add_search_routes
 from vitrail.serving.routes.server_routes import add_gauges, add_server_routes, add_static_routes, not_found
 from vitrail.serving.routes.static_files import StaticFile, read_web_files
+from vitrail.serving.served_index import ServedIndex
 from vitrail.serving.served_model import ServedModel
 from vitrail.serving.server_metrics import ServerMetrics
 from vitrail.visuals.palette import hexadecimal, palette
@@ -37,12 +39,14 @@ NO_TELEMETRY: Any = {
     "operation_spans": False,
     "auto_configure": False,
 }
-PREFIXES = ("/web/", "/v1/samples/")  # of paths that are one in the metrics
+PREFIXES = ("/web/", "/v1/samples/", "/v1/index/")  # of paths that are one in the metrics
 
 
-def create_app(runner: JobRunner, access: AccessPolicy, samples: Sequence[StaticFile] = ()) -> SecurityMiddleware:
+def create_app(
+    runner: JobRunner, access: AccessPolicy, samples: Sequence[StaticFile] = (), index: ServedIndex | None = None
+) -> SecurityMiddleware:
     """The routes of a model, the page, and the middleware. FastAPI's own /docs loads scripts from a CDN: it is off."""
-    description = describe_model(runner.served, samples)
+    description = describe_model(runner.served, samples) | {"index": None if index is None else len(index)}
     state = ServerState()
     app = FastAPI(
         title=f"{description['name']}, served by Vitrail",
@@ -60,6 +64,8 @@ def create_app(runner: JobRunner, access: AccessPolicy, samples: Sequence[Static
     add_look_route(app.router, runner)
     add_attention_route(app.router, runner)
     add_explanation_routes(app.router, runner)
+    if index is not None:
+        add_search_routes(app.router, runner, index)
     add_server_routes(app.router, runner, state, description)
     document = openapi_document(app, runner.served)
     files = read_web_files() | documentation_files(document)

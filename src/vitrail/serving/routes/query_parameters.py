@@ -29,9 +29,9 @@ class StrictQueryRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        if "POST" not in (self.methods or ()):  # a plain GET ignores its query, as other servers do
-            return handle
         fields = {field.alias: field.field_info for field in self.dependant.query_params}
+        if "POST" not in (self.methods or ()) and not fields:  # a plain GET ignores its query, as other servers do
+            return handle
 
         async def handle_strictly(request: Request) -> Response:
             if request.scope["query_string"]:

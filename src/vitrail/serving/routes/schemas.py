@@ -49,6 +49,7 @@ class ModelResponse(BaseModel):
     methods: list[str] = Field(description="Explanations that /v1/explain offers for this model.")
     notes: list[str]
     samples: list[Sample]
+    index: int | None = Field(description="Pictures of the index for /v1/search at the start; null: there is none.")
     limits: RequestLimits
     version: str
 
@@ -63,6 +64,17 @@ class PredictResponse(BaseModel):
 class EmbedResponse(BaseModel):
     embeddings: list[list[float] | ErrorResponse]
     width: int
+
+
+class FoundPicture(BaseModel):
+    id: int = Field(description="For /v1/index/ID/similar and /v1/index/ID/picture.")
+    name: str
+    score: float = Field(description="The cosine of the two vectors: 1 for the same picture.")
+
+
+class SearchResponse(BaseModel):
+    results: list[FoundPicture]
+    milliseconds: float
 
 
 class AttentionResponse(BaseModel):
@@ -102,6 +114,7 @@ ERRORS = {
     400: "The body is damaged.",
     401: "A token is needed.",
     403: "The host or the origin is not allowed.",
+    404: "There is no such picture.",
     405: "Another method is needed.",
     408: "The body came too slowly.",
     413: "Too many bytes or images.",
@@ -109,6 +122,7 @@ ERRORS = {
     422: "Not an image, or a parameter out of its range.",
     503: "Too much to do, or stopping; Retry-After tells when to come back.",
 }
+POST_ERRORS = tuple(status for status in ERRORS if status != 404)
 GET_ERRORS = (401, 403, 405, 503)
 BINARY = "application/octet-stream"
 BINARY_CONTENT: dict[str, Any] = {
@@ -123,7 +137,7 @@ BINARY_CONTENT: dict[str, Any] = {
 
 
 def documented_responses(
-    statuses: tuple[int, ...] = tuple(ERRORS), content: dict[str, Any] | None = None
+    statuses: tuple[int, ...] = POST_ERRORS, content: dict[str, Any] | None = None
 ) -> dict[int | str, dict[str, Any]]:
     """For `responses=` of a route. content: of the answer, besides the JSON of its `response_model`."""
     answer = {"description": "The answer.", **({"content": content} if content else {})}

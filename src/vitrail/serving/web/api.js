@@ -71,5 +71,14 @@ export const attention = async (picture, block, signal) =>
 export const explain = async (picture, method, label) =>
   (await post("v1/explain", label === null ? { method } : { method, label }, picture)).json();
 
+/** The pictures of the index that are most like a picture. @returns {Promise<{results: Object[]}>} */
+export const search = async (picture) => (await post("v1/search", {}, picture)).json();
+
+/** Those most like one of the index. @param {number} id @returns {Promise<{results: Object[]}>} */
+export const similar = async (id) => (await send(`v1/index/${id}/similar`)).json();
+
+/** @param {number} id */
+export const indexPicture = async (id) => (await send(`v1/index/${id}/picture`)).blob();
+
 /** @returns {Promise<{steps: Object[]}>} */
 export const walk = async (picture, block) => (await post("v1/walk", { block }, picture)).json();

@@ -8,8 +8,9 @@ import { createHeadTiles } from "./panels/head_tiles.js";
 import { Pane } from "./picture/pane.js";
 import { createPaneView } from "./picture/pane_view.js";
 import { openFileDialog, setUpImageInput } from "./picture/image_input.js";
-import { createStore, fromLink, fitToModel, toLink } from "./state.js";
+import { createStore, fromLink, fitToModel, hasIndex, toLink } from "./state.js";
 import { firstQuery } from "./maps/tokens.js";
+import { createSimilarView } from "./panels/similar_view.js";
 import { createWalkView } from "./panels/walk_view.js";
 import { count, METHODS } from "./format.js";
 
@@ -72,7 +73,7 @@ async function main() {
     performance.mark("picture given");
     const sources = [...store.get().sources];
     sources[number] = source.sample ?? "own";
-    store.set(panes[number].source ? { sources, object: null } : { sources }); // a link may name an object
+    store.set(panes[number].source ? { sources, object: null, similar: null } : { sources }); // a link may name an object
     const limit = model.limits?.bytes ?? Infinity, { size } = source.blob;
     const tooLarge = `This file has ${count(size, "byte")}, and the server takes at most ${count(limit, "byte")}.`;
     if (size < limit) panes[number].open(source, store.get().block);
@@ -142,6 +143,8 @@ async function main() {
   const controls = createControls(byId("controls"), model, store);
   const heads = createHeadTiles(byId("heads"), (head) => store.set({ head }));
   const walk = createWalkView(byId("walk"), model, store);
+  const similar = createSimilarView(byId("similar"), model, store);
+  byId("finds").hidden = !hasIndex(model);
   byId("view").addEventListener("change", (/** @type {any} */ event) => store.set({ view: event.target.value }));
 
   function update() {
@@ -168,6 +171,7 @@ async function main() {
       if (!marked && panes.some((pane) => pane.picture)) performance.mark("map drawn");
     }
     walk.update(state, shown());
+    similar.update(state, shown());
   }
 
   // ---- the link, and the voice

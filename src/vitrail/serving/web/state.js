@@ -4,7 +4,7 @@ import { firstQuery, tokenOf } from "./maps/tokens.js";
 
 /**
  * @typedef {Object} State
- * @property {"look"|"walk"} view
+ * @property {"look"|"walk"|"similar"} view
  * @property {string|null} method "attention", "picture", the task's layer or one of the model's methods; null: the first
  * @property {number} block from 0; -1 until the model is known: the last
  * @property {number|"mean"} head
@@ -13,6 +13,7 @@ import { firstQuery, tokenOf } from "./maps/tokens.js";
  * @property {string|null} label the class that is explained; null: what the model answers
  * @property {string|null} object a chosen box, "picture-number"
  * @property {number} step of the walk, from 1
+ * @property {number|null} similar the picture of the index whose neighbours are shown; null: those of the own picture
  * @property {(number|"own"|null)[]} sources for each picture: the number of a sample, or a picture of one's own
  * @property {number} strength of the colours, 0 to 100
  * @property {boolean} smooth between patches
@@ -22,8 +23,11 @@ import { firstQuery, tokenOf } from "./maps/tokens.js";
 /** @type {State} */
 export const DEFAULTS = {
   view: "look", method: null, block: -1, head: "mean", query: "", peek: null, label: null, object: null, step: 1,
+  similar: null,
   sources: [null], strength: 65, smooth: true, spread: false,
 };
+
+const VIEWS = ["look", "walk", "similar"];
 
 /** @param {string} hash @returns {State} what a link holds; what makes no sense in it is left at its start */
 export function fromLink(hash) {
@@ -32,7 +36,7 @@ export function fromLink(hash) {
   const source = (/** @type {string} */ name) => number(name) ?? (link.get(name) === "own" ? "own" : null);
   return {
     ...DEFAULTS,
-    view: link.get("view") === "walk" ? "walk" : "look",
+    view: VIEWS.includes(link.get("view") ?? "") ? link.get("view") : "look",
     method: link.get("method"),
     block: number("block") ?? -1,
     head: number("head") ?? "mean",
@@ -40,6 +44,7 @@ export function fromLink(hash) {
     label: link.get("label"),
     object: /^[01]-\d{1,4}$/.test(link.get("object") ?? "") ? link.get("object") : null,
     step: number("step") ?? 1,
+    similar: number("similar"),
     sources: link.has("second") ? [source("sample"), source("second")] : [source("sample")],
   };
 }
@@ -49,7 +54,7 @@ export function toLink(state, model) {
   const defaults = fitToModel(DEFAULTS, model), link = new URLSearchParams();
   if (state.sources[0] !== null) link.set("sample", String(state.sources[0]));
   if (state.sources.length > 1) link.set("second", String(state.sources[1] ?? "none"));
-  for (const name of ["view", "method", "block", "head", "query", "label", "object", "step"]) {
+  for (const name of ["view", "method", "block", "head", "query", "label", "object", "step", "similar"]) {
     if (state[name] !== defaults[name] && state[name] !== null) link.set(name, String(state[name]));
   }
   const text = link.toString().replaceAll("%2C", ",");
@@ -65,6 +70,8 @@ export function fitToModel(state, model) {
   const hasToken = state.query !== "" && tokenOf(state.query, model.prefix, model.grid) !== null;
   return {
     ...state,
+    view: state.view === "similar" && !hasIndex(model) ? "look" : state.view,
+    similar: hasIndex(model) ? state.similar : null,
     method: [first, ...others].includes(state.method ?? "") ? state.method : first,
     block: state.block < 0 || state.block >= model.depth ? model.depth - 1 : state.block,
     head: state.head === "mean" || state.head >= model.heads ? "mean" : state.head,
@@ -73,6 +80,9 @@ export function fitToModel(state, model) {
     sources: state.sources.map((source) => (typeof source === "number" && source >= model.samples.length ? null : source)),
   };
 }
+
+/** @param {Model} model */
+export const hasIndex = (model) => (model.index ?? null) !== null;
 
 /** The maps that can be laid over a picture, the first of them to begin with. @param {Model} model @returns {string[]} */
 export function methodsOf(model) {
@@ -119,6 +129,7 @@ export function createStore(state) {
  * @property {number} parameters
  * @property {string[]} methods
  * @property {{name: string, url: string}[]} samples
+ * @property {number|null} [index] pictures to search in; null: there are none
  * @property {{bytes: number}} limits
  * @property {string} version
  * @property {Drawing} drawing how answers of its task are shown; not of the server

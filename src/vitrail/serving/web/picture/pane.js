@@ -111,6 +111,11 @@ export class Pane {
     return this.fetchOnce(`walk ${block}`, async () => (await api.walk(this.source.blob, block)).steps);
   }
 
+  /** What is like it in the index, or null while that is on its way; {error} where it cannot be told. */
+  similar() {
+    return this.source === null ? null : this.fetchOnce("similar", () => api.search(this.source.blob));
+  }
+
   /** The array that the task lays over the picture, if it came. @param {import("../state.js").Model} model */
   layerPart({ drawing }) {
     return (drawing.layer && this.parts[drawing.layer.name]) ?? null;

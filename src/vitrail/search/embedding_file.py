@@ -1,0 +1,208 @@
+"""`vitrail embed`: one Parquet file of embeddings, made in parts so that a killed run goes on where it was.
+
+A part is a Parquet file of some thousand rows in a folder beside the output; it is there as a whole or not at all. At
+the end the parts become the row groups of the output, in one rename. A part has whole batches, so a run that goes on
+computes the very batches of one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from filelock import FileLock, Timeout
+
+from vitrail.errors import VitrailError
+from vitrail.files import remove_unfinished, replacing
+from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.prefetch import Pause, prefetch
+from vitrail.search.embeddings import Embedder
+from vitrail.search.vector_file import (
+    Row,
+    VectorFacts,
+    facts_of,
+    file_digest,
+    import_pyarrow,
+    open_vectors,
+    read_facts,
+    recordable,
+    table_of,
+    writing_vectors,
+)
+from vitrail.text import shown
+
+PART_ROWS = 1024  # at least, in whole batches: what a kill can cost
+PART_NUMBERS = 1 << 24  # at most, where a row is long: 64 MB in memory
+
+ImagePath: TypeAlias = str | Path
+
+
+@dataclass(frozen=True)
+class EmbedSummary:
+    """What `vitrail.embed` gives back."""
+
+    path: Path
+    images: int  # rows of the file
+    unreadable: int
+    kept: int  # rows that an earlier run had made
+
+
+class PartFolder:
+    """The parts of an output that is not finished."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.path = out.with_name(f".{out.name}.parts")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Held by one process; the system releases it however that process ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / "lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise VitrailError(f"another process is writing {shown(self.out)}: choose another --out") from None
+        except OSError as error:
+            raise VitrailError(f"cannot write {shown(self.out)}: {error.strerror or error}") from None
+        try:
+            remove_unfinished(self.path)
+            yield
+        finally:
+            lock.release()
+            with contextlib.suppress(OSError):
+                if not self.parts():
+                    shutil.rmtree(self.path)
+
+    def part(self, number: int) -> Path:
+        return self.path / f"part-{number:06d}.parquet"
+
+    def parts(self) -> list[Path]:
+        """Those that follow one another from the first."""
+        return list(itertools.takewhile(Path.exists, map(self.part, itertools.count())))
+
+    def write(self, number: int, rows: Sequence[Row], facts: VectorFacts) -> None:
+        with replacing(self.part(number)) as temporary, writing_vectors(temporary, facts) as writer:
+            writer.write_table(table_of(rows, facts))
+
+    def forget_from(self, number: int) -> None:
+        """Delete this part and all that follow."""
+        for path in self.parts()[number:]:
+            path.unlink()
+
+    def join(self, facts: VectorFacts) -> None:
+        """The parts as one file, in the place of the output."""
+        with replacing(self.out) as temporary, writing_vectors(temporary, facts) as writer:
+            for path in self.parts():
+                with open_vectors(path) as file:
+                    writer.write_table(file.read())
+        self.forget_from(0)
+
+
+def embed_to_file(
+    embedder: Embedder,
+    images: Callable[[], Iterable[ImagePath | Pause]],
+    out: str | Path,
+    model: str,
+    progress: Callable[[bool], None] = lambda unreadable: None,
+) -> EmbedSummary:
+    """Embed images into a Parquet file, going on from the parts of an earlier run of the same model and images.
+
+    images: called once, gives their paths. model: its name, for the file. progress: is called after each image.
+    """
+    import_pyarrow()
+    folder = PartFolder(Path(out))
+    facts = facts_of(embedder, model)
+    if folder.out.is_dir():
+        raise VitrailError(f"{shown(folder.out)} is a folder: give the name of a file to write")
+    size = embedder.engine.batch_size
+    rows_a_part = -(-min(PART_ROWS, max(1, PART_NUMBERS // facts.numbers)) // size) * size
+    with folder.locked():
+        sources = iter(images())
+        kept, sources = _skip_kept(folder, facts, sources)
+        number, count, unreadable = len(kept), sum(rows for rows, _ in kept), sum(errors for _, errors in kept)
+        before = count
+        with contextlib.closing(_rows(embedder, sources, count)) as rows:
+            while part := list(_told(itertools.islice(rows, rows_a_part), progress)):
+                folder.write(number, part, facts)
+                number, count = number + 1, count + len(part)
+                unreadable += sum(row.vector is None for row in part)
+        folder.join(facts)
+    return EmbedSummary(folder.out, count, unreadable, before)
+
+
+def _told(rows: Iterable[Row], progress: Callable[[bool], None]) -> Iterator[Row]:
+    for row in rows:
+        yield row
+        progress(row.vector is None)
+
+
+def _skip_kept(
+    folder: PartFolder, facts: VectorFacts, sources: Iterator[ImagePath | Pause]
+) -> tuple[list[tuple[int, int]], Iterator[ImagePath | Pause]]:
+    """The rows and the errors of each part that still holds, and the sources that are left."""
+    kept: list[tuple[int, int]] = []
+    for number, path in enumerate(folder.parts()):
+        written = path.stat().st_mtime
+        expected, errors = _kept_paths(path, facts)
+        given = list(itertools.islice((one for one in sources if not isinstance(one, Pause)), len(expected)))
+        same = bool(expected) and [_column_path(one) for one in given] == expected
+        if not same or any(_changed(one, written) for one in given):
+            folder.forget_from(number)
+            return kept, itertools.chain(given, sources)
+        kept.append((len(expected), errors))
+    return kept, sources
+
+
+def _kept_paths(path: Path, facts: VectorFacts) -> tuple[list[str], int]:
+    """The paths of a part, and how many of its images could not be read; none of a part of other vectors."""
+    try:
+        if read_facts(path).fingerprint != facts.fingerprint:
+            return [], 0
+        with open_vectors(path) as file:
+            table = file.read(["path", "error"])
+    except VitrailError:
+        return [], 0
+    return table.column("path").to_pylist(), len(table) - table.column("error").null_count
+
+
+def _changed(path: ImagePath, since: float) -> bool:
+    try:
+        return os.stat(path).st_mtime > since
+    except (OSError, ValueError):
+        return False  # it was an error before, or is one now that a whole run would not have met
+
+
+def _rows(embedder: Embedder, sources: Iterable[ImagePath | Pause], first: int) -> Iterator[Row]:
+    """A row each, in order, with ids from `first`."""
+    waiting: deque[str | UnreadableImage] = deque()  # digests of those whose vectors are on their way
+
+    def hashed() -> Iterator[ImagePath | Pause]:
+        for item in prefetch(file_digest, sources, workers=1, limit=2 * embedder.engine.batch_size):
+            if isinstance(item, Pause):
+                yield item
+            else:
+                path, digest = item
+                waiting.append(digest)
+                yield path
+
+    for id_, embedding in enumerate(embedder.embed(hashed()), first):
+        path, digest = str(embedding.source), waiting.popleft()
+        name = recordable(path)
+        error = None if embedding.error is None else embedding.error.why
+        vector = embedding.vector
+        if name is None:
+            vector, error = None, "has a name that is not UTF-8: rename it"
+        known = None if isinstance(digest, UnreadableImage) else digest
+        yield Row(id_, shown(path) if name is None else name, known, vector, error)
+
+
+def _column_path(path: ImagePath) -> str:
+    return recordable(path) or shown(path)
