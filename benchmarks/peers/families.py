@@ -285,6 +285,7 @@ EVA_NAMES = (
     ("mlp.fc1_x.", "mlp.w2."),
     ("mlp.fc2.", "mlp.w3."),
     ("mlp.norm.", "mlp.ffn_ln."),
+    ("attn.norm.", "attn.inner_attn_ln."),
 )
 
 
@@ -296,6 +297,12 @@ def evas_own(state: Mapping[str, Tensor]) -> dict[str, Any]:
             name = name.replace(of_timm, of_eva)
         theirs[name] = tensor
     return {"model": theirs}
+
+
+def evas_clip(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """EVA-02's own CLIP: the image tower beside a text tower, without a name around them."""
+    tower = {f"visual.{name}": tensor for name, tensor in evas_own(state)["model"].items()}
+    return {**tower, "logit_scale": torch.ones(()), "text.positional_embedding": torch.ones(4, 8)}
 
 
 def google_file(size: str, folder: Path) -> Built:
@@ -372,6 +379,7 @@ def peer(family: str, model: str, arguments: Mapping[str, Any], answer: Callable
 
 
 EVA_FILE = renamed_timm("eva02_base_patch14_224", 14, 224, "eva02.pt", evas_own)
+EVA_CLIP_FILE = renamed_timm("eva02_base_patch16_clip_224", 16, 224, "EVA02_CLIP.pt", evas_clip)
 PE_FILE = renamed_timm("vit_pe_core_base_patch16_224", 16, 224, "PE-Core.pt", metas_perception)
 
 PEERS: tuple[Peer, ...] = (
@@ -401,7 +409,9 @@ PEERS: tuple[Peer, ...] = (
     timm_peer("so400m", "vit_so400m_patch14_siglip_224", 14, 224, num_classes=0),
     timm_peer("EVA-02", "eva02_small_patch14_224", 14, 224),
     timm_peer("EVA-02", "eva02_base_patch14_224", 14, 224),
+    timm_peer("EVA-02, CLIP", "eva02_base_patch16_clip_224", 16, 224, num_classes=512),
     Peer("EVA-02", "BAAI", "names, eva02_base_patch14_224", EVA_FILE),
+    Peer("EVA-02, CLIP", "BAAI", "names, eva02_base_patch16_clip_224", EVA_CLIP_FILE),
     timm_peer("Perception Encoder", "vit_pe_core_base_patch16_224", 16, 224),
     Peer("Perception Encoder", "Meta", "names, vit_pe_core_base_patch16_224", PE_FILE),
     timm_peer("Perception Encoder", "vit_pe_spatial_base_patch16_512", 16, 512),

@@ -47,11 +47,13 @@ ALL_CHANGED = {
     "norm_eps": 1e-5,
     "qkv_bias": False,
     "qk_norm": True,
+    "attention_norm": True,
     "layer_scale": 0.1,
     "attention_window": 2,
     "global_blocks": 0,
     "pool": "cls",
     "pool_heads": None,  # goes with another pool
+    "pool_mlp_width": None,  # likewise
     "final_norm": "pooled",
     "classes": 7,
     "head": "mlp",
@@ -254,6 +256,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(field, value):
         ({"rotary_too": True, "rotary_grid": (0, 16)}, "rotary_grid is a whole number above 0"),
         ({"relative_bias": True, "attention_window": 4}, "attention_window 4 goes without relative_bias"),
         ({"pool_heads": 8}, "pool_heads 8 goes with pool 'attention'"),
+        ({"pool_mlp_width": 8}, "pool_mlp_width 8 goes with pool 'attention'"),
         ({"pool": "attention", "pool_heads": 5}, "a width that it divides, not with 'attention' and 384"),
         ({"stem": "features"}, "'features' needs feature_channels"),
         ({"feature_channels": 64}, "feature_channels 64 goes with stem 'features', not 'linear'"),

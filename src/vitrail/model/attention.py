@@ -86,6 +86,7 @@ class SelfAttention(nn.Module):
         self.q_norm = nn.LayerNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
         self.k_norm = nn.LayerNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
         self.relative_bias = RelativeBias(config) if config.relative_bias else None
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.attention_norm else None
         self.out = nn.Linear(config.width, config.width)
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
@@ -132,5 +133,8 @@ class SelfAttention(nn.Module):
         if windows is not None:
             own_attend = partial(attend_in_windows, windows=windows, attend=own_attend)
         heads = own_attend(q, k, v) if bias is None else own_attend(q, k, v, bias=bias)  # (B, heads, M, d)
-        concatenated = heads.transpose(1, 2).flatten(2)  # (B, M, D)
-        return self.dropout(self.out(concatenated))
+        return self.mix_heads(heads.transpose(1, 2).flatten(2))
+
+    def mix_heads(self, concatenated: Tensor) -> Tensor:
+        """The heads' sums, side by side -> what the block adds: (B, M, D) -> (B, M, D)."""
+        return self.dropout(self.out(concatenated if self.norm is None else self.norm(concatenated)))

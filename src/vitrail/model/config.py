@@ -76,6 +76,7 @@ class ViTConfig(EncoderConfig):
     norm_eps: float = 1e-6
     qkv_bias: bool = True
     qk_norm: bool = False
+    attention_norm: bool = False  # EVA-02 as a CLIP tower: a norm of the heads' sums, before they are mixed
     layer_scale: float | None = None  # the initial value, or no layer scale
     attention_window: int = 0  # patches a side of the windows that attention stays in; 0: full attention
     global_blocks: int | None = None  # blocks whose attention is full all the same, evenly spaced up to the last
@@ -83,6 +84,7 @@ class ViTConfig(EncoderConfig):
     # 4. from tokens to answers
     pool: str = "cls"
     pool_heads: int | None = None  # of attention pooling, if not the encoder's; Perception Encoder: 8
+    pool_mlp_width: int | None = None  # of its MLP, if not the encoder's; the largest Perception Encoder: 4 x width
     final_norm: str | None = None  # tokens: before pooling; pooled: after it; none (post-norm blocks end in a norm)
     classes: int = 1000  # outputs of the head; 0: no head, the pooled vector itself
     head: str = "linear"  # one answer an image: linear, mlp; every pixel: mask_...; objects: box_...
@@ -195,7 +197,7 @@ class ViTConfig(EncoderConfig):
 
     def _check_numbers(self) -> None:
         self._check_shared_numbers()
-        self._check_at_least(1, "depth", "heads", "mlp_width", "feature_channels", "pool_heads")
+        self._check_at_least(1, "depth", "heads", "mlp_width", "feature_channels", "pool_heads", "pool_mlp_width")
         self._check_at_least(0, "registers", "stem_blocks", "attention_window")
         if not (self.rotary_base > 1 and math.isfinite(self.rotary_base)):
             raise VitrailError(f"rotary_base is {self.rotary_base}; it must be above 1")
@@ -234,6 +236,8 @@ class ViTConfig(EncoderConfig):
                 f"pool_heads {self.pool_heads} goes with pool 'attention' and a width that it divides, "
                 f"not with {self.pool!r} and {self.width}"
             )
+        if self.pool_mlp_width is not None and self.pool != "attention":
+            raise VitrailError(f"pool_mlp_width {self.pool_mlp_width} goes with pool 'attention', not {self.pool!r}")
         self._check_windows()
         self._check_cls()
 

@@ -97,7 +97,8 @@ def _encoder_parameters(config: ViTConfig) -> int:
     if config.final_norm != "none":
         total += 2 * (config.pooled_width if config.final_norm == "pooled" else width)
     if config.pool == "attention":
-        total += width + 4 * _linear(width, width) + norm + _mlp_parameters(config)  # query, q k v and out, norm, MLP
+        mlp = _mlp_parameters(config, config.pool_mlp_width or _mlp_width(config))
+        total += width + 4 * _linear(width, width) + norm + mlp  # query, q k v and out, norm, MLP
     if config.block_positions:
         total += (config.depth - 1) * (config.prefix + config.patches) * width
     return total
@@ -129,15 +130,17 @@ def _block_parameters(config: ViTConfig) -> int:
     attention = _linear(width, 3 * width, config.qkv_bias) + _linear(width, width)
     if config.qk_norm:
         attention += 4 * config.head_dim
+    if config.attention_norm:
+        attention += 2 * width
     if config.relative_bias:
         attention += (math.prod(2 * side - 1 for side in config.grid) + 3) * config.heads
     scales = 2 * width if config.layer_scale is not None else 0
-    return 4 * width + attention + _mlp_parameters(config) + scales  # 4 width: two norms
+    return 4 * width + attention + _mlp_parameters(config, _mlp_width(config)) + scales  # 4 width: two norms
 
 
-def _mlp_parameters(config: ViTConfig) -> int:
-    norm = 2 * _mlp_width(config) if config.mlp_norm else 0
-    return _linear(config.width, _up_width(config)) + norm + _linear(_mlp_width(config), config.width)
+def _mlp_parameters(config: ViTConfig, mlp_width: int) -> int:
+    norm = 2 * mlp_width if config.mlp_norm else 0
+    return _linear(config.width, _maps_up(config) * mlp_width) + norm + _linear(mlp_width, config.width)
 
 
 def _head_parameters(config: EncoderConfig) -> int:
@@ -174,7 +177,7 @@ def merged_multiply_adds(config: EncoderConfig, r: int) -> int:
         total -= (tokens - left) * 4 * width**2 + 2 * (tokens**2 - left**2) * width  # attention
         total += config.head_dim * ((left - config.prefix) // 2) ** 2 if merged else 0
         left -= merged
-        total -= (tokens - left) * _mlp_multiply_adds(config)
+        total -= (tokens - left) * _mlp_multiply_adds(config, _mlp_width(config))
     return total
 
 
@@ -196,11 +199,12 @@ def _encoder_multiply_adds(config: ViTConfig) -> tuple[int, int]:
     full = config.block_windows.count(0)
     pairs = full * tokens**2 + (config.depth - full) * (window_entries(config) or 0)
     attention = 2 * pairs * width  # scores Q K^T and weighted sum A V, over all heads, in all blocks
-    blocks = config.depth * (projections + tokens * _mlp_multiply_adds(config)) + attention
+    blocks = config.depth * (projections + tokens * _mlp_multiply_adds(config, _mlp_width(config))) + attention
     if config.pool != "attention" or config.is_dense:
         return stem + blocks, 0
     # one query: K and V of every token, scores and sum, out, MLP; its own projection once for the whole batch
-    pool = 2 * tokens * width**2 + 2 * tokens * width + width**2 + _mlp_multiply_adds(config)
+    mlp = _mlp_multiply_adds(config, config.pool_mlp_width or _mlp_width(config))
+    pool = 2 * tokens * width**2 + 2 * tokens * width + width**2 + mlp
     return stem + blocks + pool, width**2
 
 
@@ -213,9 +217,9 @@ def window_entries(config: EncoderConfig) -> int | None:
     return compared_pairs(Windows(config.attention_window, config.prefix, config.grid))
 
 
-def _mlp_multiply_adds(config: ViTConfig) -> int:
+def _mlp_multiply_adds(config: ViTConfig, mlp_width: int) -> int:
     """Of one token."""
-    return config.width * (_up_width(config) + _mlp_width(config))
+    return config.width * mlp_width * (_maps_up(config) + 1)
 
 
 def _head_multiply_adds(config: EncoderConfig) -> int:
@@ -293,7 +297,9 @@ def _peak_values(config: EncoderConfig) -> int:
     turned = 3 * config.is_rotary + 2 * config.qk_norm  # new copies of Q and K
     cut = 3 * any(config.block_windows)  # Q, K and V again, window by window
     biased = tokens**2 * (config.heads + 4) if config.relative_bias else 0  # a number a head and pair, and its place
-    attention = biased + tokens * width * (6 + turned + cut)  # the residual, its norm, Q, K, V, and the heads' sums
+    normed = 2 * config.attention_norm  # the heads' sums normalised, and mixed
+    # the residual, its norm, Q, K, V, and the heads' sums
+    attention = biased + tokens * width * (6 + turned + cut + normed)
     # silu(gate) beside gate and value and their product; x beside its sigmoid and their product; x beside gelu(x)
     copies = {"swiglu": 4, "quick_gelu": 3}.get(config.activation, 2)
     wide = max(copies, 2 * config.mlp_norm) * _mlp_width(config)  # the norm comes when the first maps are gone
@@ -344,8 +350,9 @@ def _mlp_width(config: ViTConfig) -> int:
     return config.mlp_width
 
 
-def _up_width(config: ViTConfig) -> int:
-    return _mlp_width(config) * (2 if config.activation == "swiglu" else 1)
+def _maps_up(config: ViTConfig) -> int:
+    """Of the MLP: SwiGLU has a gate beside the value."""
+    return 2 if config.activation == "swiglu" else 1
 
 
 def _heads(config: ViTConfig) -> int:

@@ -314,8 +314,8 @@ class Encoder(nn.Module, ABC):
         """The last layer of each head that reads one vector: two in a distilled ViT, none with a dense head."""
         return [self.head.out] if isinstance(self.head, LinearHead) else []
 
-    def state_at(self, grid: Grid) -> tuple[dict[str, Tensor], str]:
-        """The weights of the same network for another native grid, and what had to be resampled, in words."""
+    def state_for(self, config: EncoderConfig) -> tuple[dict[str, Tensor], str]:
+        """The weights of the same network for another native grid or window, and what was resampled, in words."""
         return self.state_dict(), ""
 
     @property

@@ -23,9 +23,10 @@ class AttentionPool(nn.Module):
         self.kv = nn.Linear(config.width, 2 * config.width)
         self.out = nn.Linear(config.width, config.width)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        assert config.mlp_width is not None
+        mlp_width = config.pool_mlp_width or config.mlp_width
+        assert mlp_width is not None
         mlp_norm = config.norm_eps if config.mlp_norm else None
-        self.mlp = MLP(config.width, config.mlp_width, config.activation, config.dropout, mlp_norm)
+        self.mlp = MLP(config.width, mlp_width, config.activation, config.dropout, mlp_norm)
 
     def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Q of the learned query, (B, heads, 1, d); K and V of the tokens, (B, heads, M, d) each."""

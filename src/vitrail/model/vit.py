@@ -14,6 +14,7 @@ from vitrail.model.block import Block, LayerScaleDropPath
 from vitrail.model.config import ViTConfig
 from vitrail.model.efficient.token_merging import TokenMerging
 from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_head
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.heads.linear_head import LinearHead
 from vitrail.model.patches import ConvStem, FeatureStem, build_stem
@@ -212,9 +213,10 @@ class ViT(Encoder):
         return torch.stack([self.block_positions(index, grid) for index in range(self.depth - 1)])
 
     @torch.no_grad()
-    def state_at(self, grid: Grid) -> tuple[dict[str, Tensor], str]:
+    def state_for(self, config: EncoderConfig) -> tuple[dict[str, Tensor], str]:
         """The weights with learned positions, absolute and relative ones, resampled to another grid."""
-        config, state, changed = self.config, self.state_dict(), ""
+        grid, config = config.grid, self.config
+        state, changed = self.state_dict(), ""
         if grid == config.grid:
             return state, ""
         for name, module in self.named_modules():

@@ -34,10 +34,11 @@ def adapt(
     labels: Sequence[str] | None = None,
     channels: int | None = None,
     image_size: int | tuple[int, int] | None = None,
+    window_size: int | tuple[int, int] | None = None,
     head: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """A checkpoint with these changed; `.notes` says what that meant for the weights. `head`: the fields of the config
-    that describe another kind of head."""
+    """A checkpoint with these changed; `.notes` says what that meant for the weights. `window_size`: of a Swin.
+    `head`: the fields of the config that describe another kind of head."""
     names = None if labels is None else list(labels)
     if names is not None and classes is not None and len(names) != classes:
         raise VitrailError(f"there are {len(names)} labels for {classes} classes")
@@ -46,6 +47,8 @@ def adapt(
         checkpoint = _with_channels(checkpoint, channels)
     if image_size is not None:
         checkpoint = _with_image_size(checkpoint, image_size)
+    if window_size is not None:
+        checkpoint = _with_windows(checkpoint, window_size)
     if names is not None or classes is not None:
         checkpoint = _with_classes(checkpoint, len(names) if names is not None else classes or 0, names, head or {})
     return checkpoint
@@ -124,11 +127,19 @@ def _with_image_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) 
     changed = config.replace(image_size=image_size)
     if changed.image_size == config.image_size and checkpoint.preprocessing.size == config.image_size:
         return checkpoint
-    state, resampled = checkpoint.model.state_at(changed.grid)
+    state, resampled = checkpoint.model.state_for(changed)
     note = f"the image size went from {config.image_size} to {changed.image_size}{resampled}"
     adapted = _rebuilt(checkpoint, changed, state, note)
     adapted.preprocessing = checkpoint.preprocessing.replace(size=changed.image_size)
     return adapted
+
+
+def _with_windows(checkpoint: Checkpoint, window_size: int | tuple[int, int]) -> Checkpoint:
+    changed = checkpoint.config.replace(window_size=window_size)
+    if changed == checkpoint.config:
+        return checkpoint
+    state, resampled = checkpoint.model.state_for(changed)
+    return _rebuilt(checkpoint, changed, state, f"its windows are of {window_size} now{resampled}")
 
 
 def _with_classes(

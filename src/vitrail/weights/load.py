@@ -96,7 +96,9 @@ def _from_source(
 ) -> Checkpoint:
     try:
         if KEY in source.metadata and family is None:
-            return from_file(source.tensors, source.metadata, settings, cnn)
+            own = {name: value for name, value in settings.items() if name != "window_size"}
+            checkpoint = from_file(source.tensors, source.metadata, own, cnn)
+            return adapt(checkpoint, window_size=settings.get("window_size"))  # its tables go with it
         convert_settings = settings if image_size is None else {**settings, "image_size": image_size}
         family_module = recognise(source, family)
         foreign = family_module.convert(source, convert_settings)

@@ -16,7 +16,7 @@ WRAPPERS = (
 # Always stripped; where only some names have one of them, the others are not the network's.
 PREFIXES = ("teacher.", "module.", "_orig_mod.", "backbone.")
 # Stripped where they stand before a patch embedding that some family has under this name.
-WORDS = {"model", "net", "network", "vit", "encoder", *(prefix[:-1] for prefix in PREFIXES)}
+WORDS = {"model", "net", "network", "vit", "encoder", "visual", *(prefix[:-1] for prefix in PREFIXES)}
 PATCHES = (
     "patch_embed.proj.weight",  # timm, Meta
     "embeddings.patch_embeddings.projection.weight",  # transformers; it has a "vit." or "swin." of its own before it

@@ -126,8 +126,9 @@ def test_every_parameter_learns_with_and_without_checkpointing(name):
 def test_a_model_runs_at_another_size_as_if_it_were_native_there():
     """Windows that the native grid clamps are as large as the window size elsewhere, by the resampled table."""
     model = lively("swin-mu", image_size=16, window_size=4)
-    state, words = model.state_at((16, 16))
-    elsewhere = Swin(model.config.replace(image_size=64)).eval()
+    config = model.config.replace(image_size=64)
+    state, words = model.state_for(config)
+    elsewhere = Swin(config).eval()
     elsewhere.load_state_dict(state)
     assert "tables" in words
     torch.testing.assert_close(elsewhere(images((64, 64))), model(images((64, 64))), atol=1e-5, rtol=1e-4)

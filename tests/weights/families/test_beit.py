@@ -194,6 +194,7 @@ def test_a_learned_bias_of_the_keys_is_not_missed(tmp_path: Path) -> None:
     [
         ({"registers": 2}, "registers 2 cannot be written"),
         ({"mlp_norm": True}, "mlp_norm True cannot be written"),
+        ({"attention_norm": True}, "attention_norm True cannot be written"),
         ({"activation": "swiglu"}, "activation 'swiglu' cannot be written"),
         ({"positions": "sincos2d"}, "positions 'sincos2d' cannot be written"),
         ({"pool": "mean", "final_norm": "tokens"}, "final_norm 'tokens' cannot be written"),

@@ -113,6 +113,7 @@ def test_back_to_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     [
         ({"rotary_grid": 16}, "rotary_grid (16, 16) cannot be written for transformers: it places patches by"),
         ({"mlp_norm": True}, "mlp_norm True cannot be written"),
+        ({"attention_norm": True}, "attention_norm True cannot be written"),
         ({"classes": 3}, "classes 3 cannot be written for transformers"),
         ({"pool": "mean"}, "pool 'mean' cannot be written"),
         ({"positions": "learned", "rotary_too": True}, "positions 'learned' cannot be written"),

@@ -42,6 +42,7 @@ VARIANTS: list[dict[str, Any]] = [  # of the plain ViT, by arguments that a conf
     {"img_size": (64, 96), "patch_size": (16, 8)},
     {"qk_norm": True},
     {"scale_mlp_norm": True},
+    {"scale_attn_norm": True},
     {"global_pool": "avg"},  # the norm comes after the mean
     {"global_pool": "avg", "fc_norm": False},  # the norm comes before the mean
     {"reg_tokens": 4},  # the registers have positions
@@ -289,8 +290,7 @@ def test_positions_of_registers_are_added_to_them(folder: Callable) -> None:
         ({}, {"global_pool": ["avg"]}, "global_pool"),
         ({"pos_embed": "none"}, {}, "no pos_embed"),
         ({"reg_tokens": 2, "global_pool": "map"}, {}, "pool_include_prefix False with pool 'attention'"),
-        ({"scale_attn_norm": True}, {}, "have no place in a plain ViT"),
-        ({}, {"architecture": "eva02_base_patch16_clip_224"}, "a norm inside attention"),
+        ({}, {"architecture": "eva02_enormous_patch14_clip_224"}, "norms after its branches"),
         ({}, {"architecture": "eva02_tiny_patch14_224", "model_args": {"rope_type": "mixed"}}, "rope_type is 'mixed'"),
         ({}, {"model_args": []}, "no objects of named fields"),
     ],

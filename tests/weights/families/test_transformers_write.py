@@ -243,6 +243,7 @@ def test_what_transformers_cannot_do_alike_is_noted(randomise, tmp_path):
         ({"cls_token": False, "pool": "attention"}, "pool 'attention' cannot"),
         ({"cls_token": False, "pool": "mean", "registers": 1}, "registers 1 cannot"),
         ({"mlp_norm": True}, "mlp_norm True cannot"),
+        ({"attention_norm": True}, "attention_norm True cannot"),
         ({"stem": "conv"}, "stem 'conv' cannot"),
         ({"positions": "rotary"}, "positions 'rotary' cannot"),
         ({"stem_norm": True}, "stem_norm True cannot"),

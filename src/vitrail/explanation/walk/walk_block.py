@@ -51,7 +51,7 @@ def attention_steps(model: ViT, block_step: BlockStep, where: str, u: Tensor, qu
     name = token_name(query, model.config, grid)
     heads = _heads_of(block_step)  # (1, heads, M, d)
     concatenated = heads.transpose(1, 2).flatten(2)  # (1, M, D)
-    attended = attention.dropout(attention.out(concatenated))
+    attended = attention.mix_heads(concatenated)
     [(_, asked)] = block_step.attention(torch.tensor([query], device=q.device))
     rows = asked[0, :, 0]  # (heads, M)
     text = "Each head takes the values it looks at, in its shares; the heads are put side by side."

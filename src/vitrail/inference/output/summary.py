@@ -38,12 +38,22 @@ CONFIG_LINES = {
     "positions": ("positions", "cls_position", "block_positions", "relative_bias", "resample", "stem_norm"),
     "rotary": ("rotary_too", "rotary_base", "rotary_grid", "rotary_start", "rotary_bfloat16"),
     "blocks": (
-        *("version", "width", "depth", "depths", "heads", "qkv_bias", "qk_norm"),
+        *("version", "width", "depth", "depths", "heads", "qkv_bias", "qk_norm", "attention_norm"),
         *("mlp_width", "mlp_ratio", "mlp_norm", "activation"),
     ),
     "windows": ("attention_window", "global_blocks", "window_size", "pretrained_windows", "padding"),
     "norms": ("norm", "norm_eps", "layer_scale"),
-    "answer": ("pool", "pool_heads", "final_norm", "classes", "head", "head_depth", "head_width", "head_bias"),
+    "answer": (
+        "pool",
+        "pool_heads",
+        "pool_mlp_width",
+        "final_norm",
+        "classes",
+        "head",
+        "head_depth",
+        "head_width",
+        "head_bias",
+    ),
     "training": ("dropout", "attention_dropout", "head_dropout", "drop_path"),
 }
 

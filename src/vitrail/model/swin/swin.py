@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_head
+from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.patches import LinearStem
 from vitrail.model.positions import Grid
@@ -116,18 +117,17 @@ class Swin(Encoder):
         return Features(cls=None, distillation=None, registers=x[:, :0], queries=x[:, :0], patches=x, grid=grid)
 
     @torch.no_grad()
-    def state_at(self, grid: Grid) -> tuple[dict[str, Tensor], str]:
-        """The weights with version 1's bias tables resampled to the windows of another grid; version 2 has none."""
+    def state_for(self, config: EncoderConfig) -> tuple[dict[str, Tensor], str]:
+        """The weights with version 1's bias tables resampled to another config's windows; version 2 has none."""
+        assert isinstance(config, SwinConfig)
         state, changed = self.state_dict(), ""
         for index, stage in enumerate(self.config.stage_of_block):
-            name, old, new = f"blocks.{index}.attention.positions.table", *self._native_windows(stage, grid)
+            name = f"blocks.{index}.attention.positions.table"
+            old, new = self.config.stage_window(stage), config.stage_window(stage)
             if name in state and old != new:
                 state[name] = resample_table(state[name], old, new)
                 changed = ", and the bias tables of its windows with it"
         return state, changed
-
-    def _native_windows(self, stage: int, grid: Grid) -> tuple[Grid, Grid]:
-        return self.config.stage_window(stage), self.config.stage_window(stage, grid)
 
     @torch.no_grad()
     def initialise(self) -> None:

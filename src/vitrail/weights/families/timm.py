@@ -53,6 +53,7 @@ MODULES = {
     "blocks.{i}.attention.qkv": "blocks.{i}.attn.qkv",
     "blocks.{i}.attention.q_norm": "blocks.{i}.attn.q_norm",
     "blocks.{i}.attention.k_norm": "blocks.{i}.attn.k_norm",
+    "blocks.{i}.attention.norm": "blocks.{i}.attn.norm",
     "blocks.{i}.attention.out": "blocks.{i}.attn.proj",
     "blocks.{i}.norm2": "blocks.{i}.norm2",
     "blocks.{i}.mlp.up": "blocks.{i}.mlp.fc1",  # SwiGLU too: packed as ours, the gate first
@@ -110,7 +111,8 @@ def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
     preprocessing, changed = read_preprocessing(timm_config, config, source.file)
     notes = [*_assumed(timm_config, config, settings), *changed, *_notes_on_pool(timm_config, config)]
     labels = timm_config.labels(config.classes)
-    projection = config.stem_norm and config.classes in CLIP_PROJECTIONS and not labels
+    of_clip = config.stem_norm or config.attention_norm
+    projection = of_clip and config.classes in CLIP_PROJECTIONS and not labels
     if projection:
         notes.append(f"its head of {config.classes} outputs is taken for CLIP's projection, not for a classifier")
     if config.distillation and not config.classes:
@@ -156,6 +158,9 @@ def network(
     fields["pool"] = _pool(timm_config, fields)
     if fields["pool"] == "attention" and arguments.get("attn_pool_num_heads") not in (None, heads):
         fields["pool_heads"] = arguments["attn_pool_num_heads"]
+    if fields["pool"] == "attention":
+        pool_mlp_width, _ = shape_of(tensors, "attn_pool.mlp.fc1.weight", 2)
+        fields["pool_mlp_width"] = None if pool_mlp_width == fields["mlp_width"] else pool_mlp_width
     if fields["activation"] != "swiglu":
         fields["activation"] = timm_config.activation
     config = ViTConfig(**{**fields, **known})
@@ -197,6 +202,7 @@ def _fields_shown(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "activation": "swiglu" if up == 2 * mlp_width else "gelu",
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
         "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
+        "attention_norm": "blocks.0.attn.norm.weight" in tensors,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
         "pool": "attention" if "attn_pool.latent" in tensors else "cls" if cls and not pooled else "mean",
         "final_norm": "pooled" if pooled else "tokens" if "norm.weight" in tensors else "none",
@@ -405,6 +411,10 @@ def _refuse_inexpressible(config: ViTConfig) -> None:
         "stem": (config.stem == "linear", "its patches go through one linear map"),
         "patch_bias": (not (config.patch_bias and config.stem_norm), "with a norm before the blocks it has none"),
         "pool_heads": (config.pool_heads is None or writes_as_eva(config), "its attention pool has the encoder's"),
+        "pool_mlp_width": (
+            config.pool_mlp_width is None or writes_as_eva(config),
+            "its attention pool has the encoder's",
+        ),
         "norm": (config.norm == "pre", "its blocks are pre-norm"),
         "attention_window": (not config.attention_window, "its attention is full"),
         "activation": (not mlp_pools, "its attention pool has a plain MLP"),

@@ -22,7 +22,6 @@ OTHER_NETWORKS = (
     (r"_rope_(mixed|ape|\d)|sapiens2", "rotary positions of its own kind"),
     (r"^beit3_", "two networks in one"),
     (r"eva02_enormous", "norms after its branches"),
-    (r"eva02\w+_clip_", "a norm inside attention"),
 )
 ACTIVATIONS = (
     (r"quickgelu", "quick_gelu"),

@@ -187,6 +187,7 @@ WRITABLE: Writable = {  # a field -> the values its BEiT has, and what it has
     "norm": (("pre",), "its blocks are pre-norm"),
     "qk_norm": ((False,), "its attention does not norm queries and keys"),
     "mlp_norm": ((False,), "its MLP has no norm"),
+    "attention_norm": ((False,), "its attention has no norm inside"),
     "activation": (("gelu", "gelu_tanh", "quick_gelu"), "its MLP is plain"),
     "head": (("linear",), "its head is one linear layer"),
 }

@@ -173,6 +173,7 @@ WRITABLE: Writable = {  # a field -> the values its DINOv3 has, and what it has
     "norm": (("pre",), "its blocks are pre-norm"),
     "qk_norm": ((False,), "its attention does not norm queries and keys"),
     "mlp_norm": ((False,), "its MLP has no norm"),
+    "attention_norm": ((False,), "its attention has no norm inside"),
     "activation": (("gelu", "gelu_tanh", "quick_gelu", "swiglu"), "its MLP is plain or gated by silu"),
     "pool": (("cls",), "it gives its [CLS]"),
     "classes": ((0,), "it has no class with rotary positions and a head: --classes 0 writes the encoder"),

@@ -229,6 +229,7 @@ WRITABLE: dict[str, tuple[tuple[Any, ...], str]] = {  # a field -> the values tr
     "attention_window": ((0,), "its attention is full"),
     "qk_norm": ((False,), "its attention does not norm queries and keys"),
     "mlp_norm": ((False,), "its MLP has no norm"),
+    "attention_norm": ((False,), "its attention has no norm inside"),
     "final_norm": (("tokens",), "its final norm comes before pooling"),
     "head": (("linear",), "its head is one linear layer"),
     "pool": (("cls", "mean", "cls_mean"), "its heads read [CLS], the mean of the patches, or both"),

@@ -122,11 +122,16 @@ def test_files_of_microsoft_are_read(architecture, tmp_path, randomise):
         torch.testing.assert_close(checkpoint.model(images), model(images), atol=1e-4, rtol=0)
 
 
-def test_another_window_resamples_the_tables(folder, outputs):
+@pytest.mark.parametrize("ours", [False, True], ids=["timm's file", "our file"])
+def test_another_window_resamples_the_tables(ours, folder, outputs, tmp_path):
     path, model = folder(V1, {**SMALL, "window_size": 4})
+    if ours:
+        path, of_timm = tmp_path / "own.safetensors", path
+        load(of_timm).save(path)
     checkpoint = load(path, window_size=8)
     assert checkpoint.config.window_size == (8, 8)
-    assert any("windows of 4 x 4 were resampled to 8 x 8" in note for note in checkpoint.notes)
+    words = "and the bias tables of its windows with it" if ours else "windows of 4 x 4 were resampled to 8 x 8"
+    assert any(words in note for note in checkpoint.notes)
     images, answer, _ = answers_at(model, (64, 64), 8, 3, outputs)
     with torch.no_grad():
         torch.testing.assert_close(checkpoint.model(images), answer, atol=1e-4, rtol=0)

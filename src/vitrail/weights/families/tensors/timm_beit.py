@@ -32,6 +32,7 @@ def refuse_other_than_beit(config: ViTConfig) -> None:
         "is_rotary": config.is_rotary,
         "qk_norm": config.qk_norm,
         "mlp_norm": config.mlp_norm,
+        "attention_norm": config.attention_norm,
         "stem_norm": config.stem_norm,
         "patch_bias": not config.patch_bias,
         "activation": config.activation != "gelu",

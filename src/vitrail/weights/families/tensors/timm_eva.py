@@ -21,6 +21,7 @@ from vitrail.weights.families.timm_json import TimmConfig
 RENAMED = (  # Eva's names, and VisionTransformer's for the same
     (r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma"),
     (r"^(blocks\.\d+)\.mlp\.ffn_ln\.", r"\1.mlp.norm."),  # from here on, of EVA-02's own files
+    (r"^(blocks\.\d+)\.attn\.inner_attn_ln\.", r"\1.attn.norm."),
     (r"^(blocks\.\d+)\.mlp\.w1\.", r"\1.mlp.fc1_g."),
     (r"^(blocks\.\d+)\.mlp\.w2\.", r"\1.mlp.fc1_x."),
     (r"^(blocks\.\d+)\.mlp\.w3\.", r"\1.mlp.fc2."),
@@ -148,7 +149,7 @@ SHARED_ARGUMENTS = (
 
 def writes_as_eva(config: ViTConfig) -> bool:
     """Whether it is timm's Eva that has this network, and not its VisionTransformer."""
-    return config.is_rotary or config.mlp_norm
+    return config.is_rotary or config.mlp_norm or config.attention_norm
 
 
 def eva_architecture(config: ViTConfig) -> str:
@@ -196,6 +197,7 @@ def eva_arguments_of(config: ViTConfig, plain: Mapping[str, Any]) -> dict[str, A
         "swiglu_mlp": swiglu,
         "swiglu_align_to": 0,
         "scale_mlp": config.mlp_norm,
+        "scale_attn_inner": config.attention_norm,
         "num_reg_tokens": config.registers,
         "use_abs_pos_emb": config.positions not in ("rotary", "none"),
         "use_rot_pos_emb": config.is_rotary,
@@ -209,7 +211,7 @@ def eva_arguments_of(config: ViTConfig, plain: Mapping[str, Any]) -> dict[str, A
         "use_post_transformer_norm": config.final_norm == "tokens",
         "use_fc_norm": pooled,
         "attn_pool_num_heads": config.pool_heads or config.heads,
-        "attn_pool_mlp_ratio": exact_ratio(config.mlp_width, config.width),
+        "attn_pool_mlp_ratio": exact_ratio(config.pool_mlp_width or config.mlp_width, config.width),
         "dynamic_img_size": True,
     }
 
