@@ -128,9 +128,9 @@ def _add(source: str | Path, images: Sequence[str | Path], options: IndexOptions
     from vitrail.inference.sources import expand
     from vitrail.progress import ProgressBar
     from vitrail.search.index.add_images import add_images
+    from vitrail.search.index.index_manifest import is_index, read_manifest
     from vitrail.search.index.index_model import recorded_name
     from vitrail.search.index.index_writer import writing_index
-    from vitrail.search.index.index_manifest import is_index, read_manifest
     from vitrail.search.vector_file import facts_of, import_pyarrow
 
     import_pyarrow()  # its absence is said before a model is loaded
@@ -152,8 +152,8 @@ def _add(source: str | Path, images: Sequence[str | Path], options: IndexOptions
 def _index_embedder(
     folder: Path, model: str | Path | None, images: Sequence[str | Path], options: IndexOptions
 ) -> Embedder:
-    from vitrail.search.index.index_model import open_index_model
     from vitrail.search.index.index_manifest import read_manifest
+    from vitrail.search.index.index_model import open_index_model
 
     return open_index_model(folder, read_manifest(folder), model, **checked_on(images, running(options)))
 
