@@ -8,11 +8,13 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 from PIL import Image
 
+import vitrail
 from vitrail.cli import main
 
 
@@ -94,6 +96,40 @@ def test_check_of_a_manifest(data: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert lines(tmp_path / "all.jsonl")[0]["width"] == 48
 
 
+def test_embed_writes_vectors_a_shard(
+    save: Callable[..., Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, manifest = str(save()), str(tmp_path / "m")
+    main(["manifest", str(data), "--out", manifest, "--shard-size", "7"])
+    assert main(["embed", model, manifest, "--out", str(tmp_path / "one"), "--batch-size", "4"]) == 1
+    for part in ("1/2", "2/2"):
+        main(["embed", model, manifest, "--out", str(tmp_path / "two"), "--part", part, "--batch-size", "4"])
+    for name in ("one", "two"):
+        assert main(["merge", str(tmp_path / name), "--out", str(tmp_path / f"{name}.parquet")]) == 0
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+    rows = pyarrow.parquet.read_table(tmp_path / "one.parquet").to_pylist()
+    assert [row["id"] for row in rows] == list(range(20)) and rows[13]["path"] == "more.tar::1.png"
+    assert [row["path"] for row in rows if row["vector"] is None] == ["cat/4.png", "rest.parquet::1", "zz.tar"]
+    assert main(["embed", model, str(data / "dog"), "--out", str(tmp_path / "dog.parquet"), "--batch-size", "4"]) == 0
+    vectors, paths, _ = vitrail.read_vectors(tmp_path / "dog.parquet")
+    by_name = {Path(path).name: vector for path, vector in zip(paths, vectors, strict=True)}
+    dogs = [row for row in rows if row["path"].startswith("dog/")]
+    assert len(dogs) == 6
+    np.testing.assert_allclose(
+        [row["vector"] for row in dogs], [by_name[Path(row["path"]).name] for row in dogs], atol=1e-5
+    )
+    shard = next((tmp_path / "one").glob("000001-*"))
+    broken = bytearray(shard.read_bytes())
+    at = broken.index(np.float32(rows[8]["vector"][3]).tobytes())
+    broken[at] ^= 1
+    shard.write_bytes(broken)
+    assert main(["merge", str(tmp_path / "one"), "--out", str(tmp_path / "x")]) == 2
+    assert "is damaged: remove it" in capsys.readouterr().err
+    shard.write_bytes(broken[:-9])
+    assert main(["merge", str(tmp_path / "one"), "--out", str(tmp_path / "x")]) == 2
+    assert "1 of 3 shards are not done" in capsys.readouterr().err
+
+
 def test_what_does_not_go_together_is_a_sentence(
     save: Callable[..., Path], photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +141,7 @@ def test_what_does_not_go_together_is_a_sentence(
         (["predict", model, manifest, "--out", "x", "--json", "y"], "vitrail merge x --out FILE"),
         (["predict", model, manifest, str(photos), "--out", "x"], "is given alone"),
         (["predict", model, manifest, "--out", manifest], "is the manifest itself"),
+        (["index", model, manifest, "--out", "x"], "which this command does not take"),
         (["manifest", str(photos), "--out", manifest], "holds a manifest already"),
         (["manifest", str(tmp_path / "nothing"), "--out", "x"], "does not exist"),
         (["merge", str(tmp_path / "nothing"), "--out", "x"], "there is no folder"),

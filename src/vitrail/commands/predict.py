@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
 
+from vitrail.commands.many_images.on_shards import run_on_shards
 from vitrail.commands.shared_options import MAX_PIXELS, MODEL
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from vitrail.inference.output.writers import Write
     from vitrail.tasks.task import Task
 
-IMAGES = "files, folders (all images in them), a manifest, or - for paths on standard input, one a line"
+IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
+IMAGES_OR_MANIFEST = IMAGES.replace(", or -", ", a manifest, or -")
 
 
 class PredictOptions(AnsweringOptions, ShardOptions, total=False):
@@ -32,7 +34,7 @@ class PredictOptions(AnsweringOptions, ShardOptions, total=False):
 @takes_options(PredictOptions)
 def run_predict(
     model: Annotated[str, Argument(MODEL, "MODEL")],
-    images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
+    images: Annotated[Sequence[str], Argument(IMAGES_OR_MANIFEST, "IMAGES...", several=True)],
     top: Annotated[int, Option("answers an image", metavar="N", parse=count)] = 5,
     json: Annotated[
         str | None, Option("write a JSON list instead; -: JSON lines on standard output", metavar="FILE")
@@ -56,7 +58,7 @@ def run_predict(
     from vitrail.inference.output.answer_files import pictures_in
     from vitrail.inference.output.writers import STDOUT
     from vitrail.inference.predictor import Predictor
-    from vitrail.inference.sources import STDIN, at_hand, expand
+    from vitrail.inference.sources import STDIN, at_hand, expand_manifests
 
     sharding = take_shard_options(options)
     if str(json) == str(csv) == STDOUT:
@@ -69,7 +71,7 @@ def run_predict(
     if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None and out is not None:
         if json is not None or csv is not None:
             raise VitrailError(f"rows of a manifest go to {out}: vitrail merge {out} --out FILE makes one file of them")
-        return _predict_shards(PredictJob(model, options, top, max_pixels), manifest, out, sharding)
+        return run_on_shards(PredictJob(model, options, top, max_pixels), manifest, out, sharding)
     predictor = Predictor(model, **options)
     task = predictor.engine.task
     unreadable = clipped = 0
@@ -80,7 +82,7 @@ def run_predict(
         if out is not None:
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
-        for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand(images), top))):
+        for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand_manifests(images), top))):
             unreadable += prediction.error is not None
             clipped += prediction.clipped
             for write in writes:
@@ -90,14 +92,6 @@ def run_predict(
     if clipped:
         print(clipped_note(clipped, predictor.checkpoint.preprocessing.bits), file=sys.stderr)
     return 1 if unreadable or not bar.done else 0
-
-
-def _predict_shards(job: PredictJob, manifest: str, out: str, sharding: ShardOptions) -> int:
-    from vitrail.shards.run_job import run_job
-
-    result = run_job(job, manifest, out, sharding)
-    print(result.in_words(), file=sys.stderr)
-    return 1 if result.errors else 0
 
 
 def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None, csv: str | None) -> list[Write]:

@@ -110,10 +110,10 @@ def _click_option(name: str, option: Option, required: bool) -> click.Option:
     else:
         completes = "dir" if option.metavar in ("DIR", "RUN") else "file" if "FILE" in option.metavar else ""
         kind = ParsedText(option.parse, completes)
-    shown = {"metavar": option.metavar or None, "help": text, "required": required}
+    metavar = option.metavar or None
     if option.alone:
-        return click.Option(names, type=kind, is_flag=False, flag_value=option.alone, **shown)
-    return click.Option(names, type=kind, multiple=option.several, **shown)
+        return click.Option(names, type=kind, metavar=metavar, is_flag=False, flag_value=option.alone, help=text)
+    return click.Option(names, type=kind, metavar=metavar, multiple=option.several, help=text, required=required)
 
 
 class _Command(click.Command):

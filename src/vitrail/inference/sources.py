@@ -13,7 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.images.listing import is_image, scan
 from vitrail.images.stored_image import StoredImage
 from vitrail.inference.prefetch import PAUSE, Pause
-from vitrail.text import natural, nfc
+from vitrail.text import natural, nfc, shown
 
 STDIN = "-"
 PATIENCE = 0.2  # seconds without a new line after which those that came are answered
@@ -21,7 +21,7 @@ LINES = 1024  # read ahead at most: standard input may never end
 _CHUNK = 1 << 16
 
 
-def expand(arguments: Iterable[str | Path], stdin: int = 0) -> Iterator[str | Path | StoredImage | Pause]:
+def expand(arguments: Iterable[str | Path], stdin: int = 0) -> Iterator[str | Path | Pause]:
     """The paths of the images, in the order and spelling given. What is not there comes too: it will be an error row.
 
     stdin: the file descriptor that `-` stands for.
@@ -31,9 +31,16 @@ def expand(arguments: Iterable[str | Path], stdin: int = 0) -> Iterator[str | Pa
             for line in lines_of(stdin):
                 yield from [line] if isinstance(line, Pause) else images_of(line)
         elif is_manifest(argument):
-            yield from images_of_manifest(argument)
+            raise VitrailError(f"{shown(argument)} is a manifest, which this command does not take: give its folder")
         else:
             yield from images_of(argument)
+
+
+def expand_manifests(arguments: Iterable[str | Path], stdin: int = 0) -> Iterator[str | Path | StoredImage | Pause]:
+    """The same, and the images of manifests."""
+    for argument in arguments:
+        stored = str(argument) != STDIN and is_manifest(argument)
+        yield from images_of_manifest(argument) if stored else expand([argument], stdin)
 
 
 def images_of_manifest(path: str | Path) -> Iterator[StoredImage | Pause]:

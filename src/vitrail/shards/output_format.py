@@ -14,6 +14,7 @@ class Stamp(NamedTuple):
 
     job: str  # fingerprint
     shard: str  # digest
+    first: int = 0  # number of its first image among all, for outputs that number their rows
 
 
 @dataclass(frozen=True)

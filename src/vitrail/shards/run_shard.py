@@ -65,7 +65,8 @@ class OpenTask:
             self.manifest.check_root()
             with writing(path) as temporary:
                 images = self.manifest.images_of(shard)
-                counts = self.worker.write(images, temporary, self.folder.stamp(shard.digest), touch)
+                stamp = self.folder.stamp(shard.digest)._replace(first=number * self.manifest.shard_size)
+                counts = self.worker.write(images, temporary, stamp, touch)
                 self._check_complete(shard, counts.images)
             return ShardOutcome(number, DONE, counts.images, counts.errors, time.perf_counter() - begun)
 

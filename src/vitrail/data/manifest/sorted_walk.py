@@ -87,7 +87,7 @@ def sorted_names(names: Iterable[Name], at_once: int, stack: contextlib.ExitStac
     return heapq.merge(iter(some), *map(_read_back, runs), key=_key)
 
 
-def _key(name: Name) -> object:
+def _key(name: Name) -> tuple[list[tuple[int, int, str]], str]:
     return natural(nfc(name.text))
 
 

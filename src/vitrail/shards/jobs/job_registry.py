@@ -8,7 +8,7 @@ from vitrail.errors import VitrailError
 from vitrail.shards.output_format import OutputFormat
 from vitrail.shards.shard_job import ShardJob
 
-JOBS = {"predict": "PredictJob", "check": "CheckJob"}  # a file NAME_job.py each
+JOBS = {"predict": "PredictJob", "check": "CheckJob", "embed": "EmbedJob"}  # a file NAME_job.py each
 
 
 def output_of(command: str) -> OutputFormat:

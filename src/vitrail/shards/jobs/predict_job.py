@@ -40,14 +40,7 @@ class PredictWorker(RowsWorker):
         self._predictor = Predictor(job.model, **job.options)
         engine = self._predictor.engine
         engine.task  # noqa: B018  a model without answers is refused before anything is read
-        chosen: AnsweringOptions = {
-            **job.options,
-            "engine": engine.backend.name,
-            "precision": engine.backend.precision,
-            "merge_tokens": engine.network.model.merge_tokens,
-            "batch_size": engine.batch_size,
-        }
-        self.job = dataclasses.replace(job, options=chosen)
+        self.job = dataclasses.replace(job, options=chosen_options(job.options, engine))
         self.identity = {
             "top": job.top,
             "max_pixels": job.max_pixels,
@@ -63,6 +56,17 @@ class PredictWorker(RowsWorker):
         assert isinstance(job, PredictJob)
         with limit_decoding(job.max_pixels), contextlib.closing(self._predictor.predict(images, job.top)) as answers:
             yield from map(row_of, answers)
+
+
+def chosen_options(options: AnsweringOptions, engine: Engine) -> AnsweringOptions:
+    """The options with what was chosen when the model was opened: other workers do not choose for themselves."""
+    return {
+        **options,
+        "engine": engine.backend.name,
+        "precision": engine.backend.precision,
+        "merge_tokens": engine.network.model.merge_tokens,
+        "batch_size": engine.batch_size,
+    }
 
 
 def engine_identity(engine: Engine) -> dict[str, Any]:
