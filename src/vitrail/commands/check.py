@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from vitrail.commands.shared_options import DATA, MAX_PIXELS, DataOptions
 from vitrail.commands.shell import Argument
 from vitrail.option_types import whole_number
-from vitrail.options import Option, takes_options
+from vitrail.options import Option, options_in, takes_options
 from vitrail.progress import Progress, ProgressBar
-from vitrail.shards.shard_options import ShardOptions, manifest_of, take_shard_options
+from vitrail.shards.shard_options import ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.data.checks.check_dataset import CheckReport
@@ -111,10 +111,10 @@ def run_check(
     from vitrail.terminal import print_text
     from vitrail.text import harmless
 
-    sharding = take_shard_options(options)
+    sharding = options_in(ShardOptions, options)
     if (manifest := manifest_of([data], out, sharding)) is not None and out is not None:
         return _check_shards(manifest, out, sharding, options, json)
-    report = check(data, **options)
+    report = check(data, **options_in(CheckOptions, options))
     text = dumps(report.to_dict(), indent=2) if json else harmless(str(report))
     if out is None:
         print_text(text)

@@ -13,10 +13,10 @@ from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count
-from vitrail.options import Option, takes_options
+from vitrail.options import Option, options_in, takes_options
 from vitrail.progress import ProgressBar
 from vitrail.shards.jobs.predict_job import PredictJob
-from vitrail.shards.shard_options import ShardOptions, manifest_of, take_shard_options
+from vitrail.shards.shard_options import ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
@@ -60,19 +60,19 @@ def run_predict(
     from vitrail.inference.predictor import Predictor
     from vitrail.inference.sources import STDIN, at_hand, expand_manifests
 
-    sharding = take_shard_options(options)
+    running, sharding = options_in(AnsweringOptions, options), options_in(ShardOptions, options)
     if str(json) == str(csv) == STDOUT:
         raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
     if [str(image) for image in images].count(STDIN) > 1:
         raise VitrailError("'-' is standard input, which can be read once: name it once")
     measures = options["engine"] != "torch" or options["merge_tokens"] != 0
     if measures and options["calibration"] is None and STDIN not in map(str, images):
-        options["calibration"] = at_hand(images)
+        running["calibration"] = at_hand(images)
     if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None and out is not None:
         if json is not None or csv is not None:
             raise VitrailError(f"rows of a manifest go to {out}: vitrail merge {out} --out FILE makes one file of them")
-        return run_on_shards(PredictJob(model, options, top, max_pixels), manifest, out, sharding)
-    predictor = Predictor(model, **options)
+        return run_on_shards(PredictJob(model, running, top, max_pixels), manifest, out, sharding)
+    predictor = Predictor(model, **running)
     task = predictor.engine.task
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
 from vitrail.errors import VitrailError
 from vitrail.option_types import count
@@ -42,11 +42,6 @@ class ShardOptions(TypedDict, total=False):
             alone="local",
         ),
     ]
-
-
-def take_shard_options(options: MutableMapping[str, Any]) -> ShardOptions:
-    """Those of a command's options, which are then no longer among them."""
-    return {"part": options.pop("part"), "processes": options.pop("processes"), "ray": options.pop("ray")}
 
 
 def manifest_of(arguments: Sequence[str], out: str | None, options: ShardOptions) -> str | None:

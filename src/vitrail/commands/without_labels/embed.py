@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from vitrail.commands.many_images.on_shards import run_on_shards
 from vitrail.commands.predict import IMAGES_OR_MANIFEST
@@ -13,9 +13,9 @@ from vitrail.commands.shared_options import MAX_PIXELS, MODEL
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
-from vitrail.options import Option, options_of, takes_options
+from vitrail.options import Option, options_in, takes_options
 from vitrail.shards.jobs.embed_job import EmbedJob
-from vitrail.shards.shard_options import ShardOptions, manifest_of, take_shard_options
+from vitrail.shards.shard_options import ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.search.embedding_file import EmbedSummary
@@ -78,12 +78,12 @@ def run_embed(
     from vitrail.terminal import print_error
     from vitrail.text import counted, shown
 
-    sharding = take_shard_options(options)
+    sharding = options_in(ShardOptions, options)
     if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None:
         return run_on_shards(embed_job(model, manifest, max_pixels, options), manifest, out, sharding)
     try:
         with limit_decoding(max_pixels):
-            summary = embed(model, images, out, **options)
+            summary = embed(model, images, out, **options_in(EmbedOptions, options))
     except KeyboardInterrupt:
         print_error(f"stopped: what was made so far is kept beside {shown(out)}, and the same command goes on from it")
         raise
@@ -139,4 +139,4 @@ def measures(options: AnsweringOptions) -> bool:
 
 def running(options: AnsweringOptions) -> AnsweringOptions:
     """Of a command's options those that say how a model is run."""
-    return cast(AnsweringOptions, {name: options[name] for name in options_of(AnsweringOptions)})  # type: ignore[literal-required]
+    return options_in(AnsweringOptions, options)

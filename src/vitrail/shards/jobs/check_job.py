@@ -66,7 +66,7 @@ def row_of_look(image: StoredImage, look: Examined) -> dict[str, Any]:
         return {"image": image.name, "error": str(look.problem), "kind": look.problem.kind}
     facts = look.facts
     assert facts is not None
-    row = {"image": image.name, "digest": look.digest.hex(), "format": facts.format, "mode": facts.mode}
+    row: dict[str, Any] = {"image": image.name, "digest": look.digest.hex(), "format": facts.format, "mode": facts.mode}
     row |= {"width": facts.width, "height": facts.height, "orientation": facts.orientation, "frames": facts.frames}
     row["transparent"] = facts.transparent
     if look.small is not None:
