@@ -1,4 +1,4 @@
-"""Machines that are none: network namespaces of this one, each with an address, joined by a bridge. Root and `ip` do it.
+"""Machines that are none: network namespaces of this one, each with an address, joined by a bridge. It takes root.
 
 Processes of a machine see its network alone. They share the disk, as machines of a cluster do, and this one's cores.
 """
