@@ -12,6 +12,7 @@ import vitrail
 from vitrail.cli import COMMANDS, run_function
 from vitrail.commands.shell import click_command, declared_by
 from vitrail.options import Option, complete_options, options_of, takes_options
+from vitrail.shards.shard_options import ShardOptions
 
 
 class Shared(TypedDict, total=False):
@@ -73,6 +74,7 @@ def test_signature_and_docstring_list_the_options() -> None:
 def test_python_has_every_option_of_the_shell_with_the_same_default(name: str, function: Callable[..., object]) -> None:
     run = run_function(name)
     printing = {"json", "page", "out", "png", "ignore"}  # where a command prints or writes to; Python gets the object
+    printing |= set(options_of(ShardOptions))  # whose outputs are files
     python = inspect.signature(function).parameters
     for key, (option, _) in declared_by(run)[1].items():
         if key in python:

@@ -15,7 +15,6 @@ from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count
 from vitrail.options import Option, options_in, takes_options
 from vitrail.progress import ProgressBar
-from vitrail.shards.jobs.predict_job import PredictJob
 from vitrail.shards.shard_options import ShardOptions, manifest_of
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ def run_predict(
     if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None and out is not None:
         if json is not None or csv is not None:
             raise VitrailError(f"rows of a manifest go to {out}: vitrail merge {out} --out FILE makes one file of them")
+        from vitrail.shards.jobs.predict_job import PredictJob
+
         return run_on_shards(PredictJob(model, running, top, max_pixels), manifest, out, sharding)
     predictor = Predictor(model, **running)
     task = predictor.engine.task

@@ -14,12 +14,12 @@ from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.options import Option, options_in, takes_options
-from vitrail.shards.jobs.embed_job import EmbedJob
 from vitrail.shards.shard_options import ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.search.embedding_file import EmbedSummary
     from vitrail.search.embeddings import Embedder
+    from vitrail.shards.jobs.embed_job import EmbedJob
 
 CHOICES = ("pooled", "cls", "mean", "both", "patches")
 
@@ -99,6 +99,7 @@ def run_embed(
 def embed_job(model: str, manifest: str, max_pixels: int | None, options: EmbedOptions) -> EmbedJob:
     """What is done with each shard of a manifest."""
     from vitrail.inference.sources import at_hand
+    from vitrail.shards.jobs.embed_job import EmbedJob
 
     how = running(options)
     if measures(how) and how["calibration"] is None:
