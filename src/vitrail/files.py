@@ -1,5 +1,5 @@
 """Text files that are read or refused in a sentence, and files that are never half there: written beside their place,
-then renamed into it."""
+then renamed into it. Folders that one process at a time writes to."""
 
 from __future__ import annotations
 
@@ -67,6 +67,25 @@ def replacing_all(folder: str | Path) -> Iterator[Path]:
         raise VitrailError(f"cannot write to {folder}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def holding_lock(path: Path, busy: str) -> Iterator[None]:
+    """Held by one process at a time; the system releases it however that process ends. busy: what another is told."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise VitrailError(busy) from None
+    except OSError as error:
+        raise VitrailError(f"cannot write {shown(path.parent)}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def remove_unfinished(folder: Path, name: str | None = None, seconds: float = 0.0) -> None:

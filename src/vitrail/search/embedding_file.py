@@ -12,23 +12,21 @@ import itertools
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from filelock import FileLock, Timeout
-
 from vitrail.errors import VitrailError
-from vitrail.files import remove_unfinished, replacing
+from vitrail.files import holding_lock, remove_unfinished, replacing
 from vitrail.images.unreadable import UnreadableImage
-from vitrail.inference.prefetch import Pause, prefetch
+from vitrail.inference.prefetch import Pause
 from vitrail.search.embeddings import Embedder
 from vitrail.search.vector_file import (
     Row,
     VectorFacts,
+    digests_ahead,
     facts_of,
-    file_digest,
     import_pyarrow,
     open_vectors,
     read_facts,
@@ -64,22 +62,14 @@ class PartFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Held by one process; the system releases it however that process ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / "lock", timeout=0)
-            lock.acquire()
-        except Timeout:
-            raise VitrailError(f"another process is writing {shown(self.out)}: choose another --out") from None
-        except OSError as error:
-            raise VitrailError(f"cannot write {shown(self.out)}: {error.strerror or error}") from None
-        try:
+        busy = f"another process is writing {shown(self.out)}: choose another --out"
+        with holding_lock(self.path / "lock", busy):
             remove_unfinished(self.path)
-            yield
-        finally:
-            lock.release()
-            with contextlib.suppress(OSError):
+            try:
+                yield
+            finally:
                 if not self.parts():
-                    shutil.rmtree(self.path)
+                    shutil.rmtree(self.path, ignore_errors=True)
 
     def part(self, number: int) -> Path:
         return self.path / f"part-{number:06d}.parquet"
@@ -180,12 +170,12 @@ def _changed(path: ImagePath, since: float) -> bool:
         return False  # it was an error before, or is one now that a whole run would not have met
 
 
-def _rows(embedder: Embedder, sources: Iterable[ImagePath | Pause], first: int) -> Iterator[Row]:
+def _rows(embedder: Embedder, sources: Iterable[ImagePath | Pause], first: int) -> Generator[Row, None, None]:
     """A row each, in order, with ids from `first`."""
     waiting: deque[str | UnreadableImage] = deque()  # digests of those whose vectors are on their way
 
     def hashed() -> Iterator[ImagePath | Pause]:
-        for item in prefetch(file_digest, sources, workers=1, limit=2 * embedder.engine.batch_size):
+        for item in digests_ahead(sources, limit=2 * embedder.engine.batch_size):
             if isinstance(item, Pause):
                 yield item
             else:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from vitrail.data.loading.split import digest
 from vitrail.errors import VitrailError
 from vitrail.images.decode import read_file
 from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.prefetch import Pause, prefetch
 from vitrail.search.embeddings import Embedder, Vectors
 from vitrail.text import shown
 
@@ -171,6 +172,13 @@ def recordable(path: str | Path) -> str | None:
     except UnicodeEncodeError:
         return None
     return text
+
+
+def digests_ahead(
+    paths: Iterable[str | Path | Pause], limit: int
+) -> Generator[tuple[str | Path, str | UnreadableImage] | Pause, None, None]:
+    """Each path with the digest of its file, read in a thread before it is needed; at most `limit` are ahead."""
+    return prefetch(file_digest, paths, workers=1, limit=limit)
 
 
 def file_digest(path: str | Path) -> str | UnreadableImage:

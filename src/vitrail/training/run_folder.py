@@ -9,10 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from vitrail.errors import VitrailError
-from vitrail.files import read_text, remove_unfinished, write_text
+from vitrail.files import holding_lock, read_text, remove_unfinished, write_text
 from vitrail.inference.calibration.calibration_file import calibration_file
 
 
@@ -63,19 +61,10 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Held by one process; the system releases it however that process ends."""
-        lock = FileLock(self.lock, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise VitrailError(f"another run is writing into {self.path}: choose another --out") from None
-        except OSError as error:
-            raise VitrailError(f"cannot write {self.path}: {error.strerror or error}") from None
-        try:
+        with holding_lock(self.lock, f"another run is writing into {self.path}: choose another --out"):
             for folder in (self.path, self.checkpoints, self.samples):
                 remove_unfinished(folder)  # only we write here
             yield
-        finally:
-            lock.release()
 
     def _remove(self, created: list[Path]) -> None:
         """Delete what an unused folder holds of ours, and the folders that were created for it, if they are empty."""

@@ -106,7 +106,7 @@ def check_grammar(source: str | Path, images: Sequence[str | Path], options: Ind
     """Refuse what does not go together, with the line that was meant."""
     from vitrail.search.index.index_manifest import is_index
 
-    chosen = [f"--{name}" for name in ("out", "add", "remove", "rebuild") if options[name]]  # type: ignore[literal-required]
+    chosen = [f"--{name}" for name in ("out", "add", "remove", "rebuild") if options[name]]
     if len(chosen) > 1:
         raise VitrailError(f"{' and '.join(chosen)} do not go together: give one of them")
     if not chosen:

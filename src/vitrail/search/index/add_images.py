@@ -17,10 +17,10 @@ from typing import TypeAlias
 import numpy as np
 
 from vitrail.images.unreadable import UnreadableImage
-from vitrail.inference.prefetch import Pause, prefetch
+from vitrail.inference.prefetch import Pause
 from vitrail.search.embeddings import Embedder
 from vitrail.search.index.index_writer import IndexWriter
-from vitrail.search.vector_file import Row, file_digest, recordable
+from vitrail.search.vector_file import Row, digests_ahead, recordable
 from vitrail.text import counted, shown
 
 COMMIT_ROWS, COMMIT_SECONDS = 1024, 30.0  # whichever comes first
@@ -65,7 +65,7 @@ class Addition:
 
     def new_files(self, sources: Iterable[ImagePath | Pause], seen: Callable[[], None]) -> Iterator[str | Pause]:
         """The paths of those whose vector is needed."""
-        with contextlib.closing(prefetch(file_digest, sources, workers=1, limit=READ_AHEAD)) as files:
+        with contextlib.closing(digests_ahead(sources, READ_AHEAD)) as files:
             for item in files:
                 if isinstance(item, Pause):
                     yield item

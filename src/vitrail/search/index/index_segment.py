@@ -39,9 +39,8 @@ def open_segment(folder: Path, entry: SegmentEntry, facts: VectorFacts) -> Segme
         table = file.read(["id", "path", "digest"])
     if len(table) != entry.rows:
         raise VitrailError(f"{entry.parquet(folder)} has {len(table)} rows, not {entry.rows}: make the index again")
-    columns = [table.column(name).combine_chunks() for name in ("path", "digest")]
-    ids = table.column("id").to_numpy()
-    return Segment(ids, *columns, _open_array(folder, entry, facts))
+    paths, digests = (table.column(name).combine_chunks() for name in ("path", "digest"))
+    return Segment(table.column("id").to_numpy(), paths, digests, _open_array(folder, entry, facts))
 
 
 def _open_array(folder: Path, entry: SegmentEntry, facts: VectorFacts) -> Vectors:

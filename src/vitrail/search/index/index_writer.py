@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from vitrail.errors import VitrailError
-from vitrail.files import remove_unfinished, replacing
+from vitrail.files import holding_lock, remove_unfinished, replacing
 from vitrail.search.embeddings import Vectors
 from vitrail.search.index.hnsw_graph import remove_graphs
 from vitrail.search.index.image_index import ImageIndex
@@ -37,21 +36,11 @@ def writing_index(folder: str | Path, facts: VectorFacts | None = None) -> Itera
         read_manifest(folder)  # refuses what is no index
     elif folder.exists() and (not folder.is_dir() or any(one.name != LOCK for one in folder.iterdir())):
         raise VitrailError(f"{shown(folder)} is there and is no index: choose another --out")
-    lock = FileLock(folder / LOCK, timeout=0)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise VitrailError(f"another process is writing to {shown(folder)}: wait until it has ended") from None
-    except OSError as error:
-        raise VitrailError(f"cannot write to {shown(folder)}: {error.strerror or error}") from None
-    try:
+    with holding_lock(folder / LOCK, f"another process is writing to {shown(folder)}: wait until it has ended"):
         remove_unfinished(folder)
         if facts is not None and not is_index(folder):
             write_manifest(folder, Manifest(facts))
         yield IndexWriter(folder)
-    finally:
-        lock.release()
 
 
 class IndexWriter:
