@@ -22,6 +22,7 @@ import heapq
 import platform
 import random
 import resource
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,12 @@ RESULTS = Path(__file__).parent / "results" / "scale.md"
 VICTIMS = ("worker", "machine", "driver", "head", "cable")
 PORT = 6379
 VITRAIL = [sys.executable, "-m", "vitrail"]
-QUIET = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this cluster alone
+}
 
 
 # ---- killed at random
@@ -80,7 +86,9 @@ class Cluster:
         program = str(Path(sys.executable).parent / "ray")
         limits = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
         machine.begin(
-            [program, "start", *how, f"--node-ip-address={machine.address}", *limits, "--block"], self.log, **QUIET
+            [program, "start", *how, f"--node-ip-address={machine.address}", *limits, "--block"],
+            self.log,
+            **ENVIRONMENT,
         )
         time.sleep(5)
 
@@ -129,7 +137,7 @@ def kill(victim: str, cluster: Cluster, driver: subprocess.Popen[bytes], chance:
 def disturbed_run(victim: str, cluster: Cluster, command: list[str], chance: random.Random, seconds: float) -> int:
     """Run the command until it ends by itself, with one thing killed in the first run; how often it was begun."""
     for begun in range(1, 10):
-        driver = cluster.head.begin(command, cluster.log.with_name("driver.log"), **QUIET)
+        driver = cluster.head.begin(command, cluster.log.with_name("driver.log"), **ENVIRONMENT)
         if begun == 1:
             time.sleep(chance.uniform(0.2, 1.0) * seconds)
             kill(victim, cluster, driver, chance)

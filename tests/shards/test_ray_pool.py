@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -39,8 +40,13 @@ def test_a_worker_with_another_version_or_model_is_refused(tmp_path: Path) -> No
 
 @pytest.fixture
 def local_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    pytest.importorskip("ray", reason="Ray is not installed")
+    if importlib.util.find_spec("ray") is None:  # it is not imported before the settings are made
+        pytest.skip("Ray is not installed")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # what is set on the way is taken back
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))  # the workers import the stub
     yield
     import_ray().shutdown()
@@ -62,6 +68,7 @@ def test_a_local_ray_with_a_worker_that_is_killed(local_ray: None, tmp_path: Pat
     from ray._common.usage import usage_lib
 
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0" and not usage_lib.usage_stats_enabled()
+    assert not (tmp_path / "home" / ".ray").exists()  # no token of Ray's in the home folder
 
 
 def test_an_address_where_nobody_is(local_ray: None, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ Paths go to the actors and counts come back. Pixels are decoded in the actor and
 from __future__ import annotations
 
 import os
+import secrets
 import socket
+import sys
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +24,13 @@ LOCAL = "local"  # the address that starts a Ray of our own
 MOST_LOST = 20  # actors in a row that are gone before they are ready
 
 
-def import_ray() -> Any:
-    """Ray, told before it is imported that it sends no usage reports."""
+def import_ray(address: str = LOCAL) -> Any:
+    """Ray, told before it is imported that it sends no usage reports. One of our own has a token that is forgotten with
+    it: nobody else on this machine can use it, and Ray writes none into the home folder."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if address == LOCAL and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError:
@@ -49,7 +55,7 @@ class RayPool(WorkerPool):
     """
 
     def __init__(self, task: ShardTask, address: str = LOCAL, workers: int | None = None) -> None:
-        self._ray, self._task = import_ray(), task
+        self._ray, self._task = import_ray(address), task
         self._begun = connect(self._ray, address, workers)
         resources = self._ray.cluster_resources()
         gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
@@ -153,7 +159,8 @@ def connect(ray: Any, address: str, workers: int | None) -> bool:
     try:
         ray.init(address=address, logging_level="ERROR", log_to_driver=False, **own)
     except Exception as error:  # ConnectionError, RuntimeError, ValueError: Ray has no one kind
-        raise VitrailError(f"cannot reach Ray at {address}: {_first_line(error)}") from None
+        hint = "a cluster with a token needs RAY_AUTH_MODE=token here"
+        raise VitrailError(f"cannot reach Ray at {address}: {_first_line(error)}; {hint}") from None
     return True
 
 
