@@ -75,7 +75,7 @@ def write_segment(
 
 
 def write_array(folder: Path, entry: SegmentEntry, facts: VectorFacts) -> None:
-    """The vectors of a segment's Parquet file as .npy."""
+    """The vectors of a segment's Parquet file as an array."""
     with replacing(entry.array(folder)) as temporary, open_vectors(entry.parquet(folder)) as file:
         if not entry.rows:
             with temporary.open("wb") as empty:
