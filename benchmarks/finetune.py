@@ -21,7 +21,7 @@ from typing import Any
 
 from training.places import BENCHMARKS, add_shared, dataset
 from training.results import percent, table_row, write_section
-from training.running import new_folder, run_peer, vitrail_evaluate, vitrail_train
+from training.running import new_folder, run_peer, train_and_measure
 from training.subsets import DATA, few_of_each, flowers, link_part
 
 RESULTS = BENCHMARKS / "results" / "finetune.md"
@@ -66,15 +66,7 @@ def ours(method: str, name: str, data: Path, given: argparse.Namespace) -> dict[
     settings.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in METHODS[method].items()))
     out = new_folder(given.work, f"finetune-{name}-{method.replace(' ', '-')}")
     options = ["--minutes", given.minutes, "--from", given.data / "deit_tiny", "--settings", settings]
-    run = vitrail_train(given.vitrail, data, out, options)
-    measured = vitrail_evaluate(given.vitrail, out / "model.safetensors", data)
-    return {
-        "accuracy": measured["metrics"]["accuracy"],
-        "test_images": measured["images"],
-        "epochs": run.rows[-1]["epoch"],
-        "wall": run.seconds,
-        "lr": "",
-    }
+    return train_and_measure(given.vitrail, data, out, options) | {"lr": ""}
 
 
 def peer(library: str, lr: float, data: Path, given: argparse.Namespace) -> dict[str, Any]:

@@ -22,7 +22,7 @@ LAYERS = (
     {"weights"},
     {"data", "graphs"},
     {"inference"},
-    {"training", "explanation", "search", "shards"},
+    {"training", "pretraining", "explanation", "search", "shards"},
     {"report", "serving"},
     {"commands"},
     {"cli"},

@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -125,3 +126,18 @@ def test_the_peers_compute_in_the_precision(
         torch.set_rng_state(state)
     assert seen == {getattr(torch, precision)}
     assert json.loads(capsys.readouterr().out)["images_per_second"] > 0
+
+
+def test_the_methods_of_the_distillation_benchmark_are_options_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.commands.train import TrainOptions
+
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    distil = importlib.import_module("distil")
+    words = {word for methods in distil.METHODS.values() for options in methods.values() for word in options}
+    assert {"--teacher", "--unlabelled", "TEACHER", "PILE"} < words
+    for word in words - {"TEACHER", "PILE"}:
+        if word.startswith("--"):
+            assert word.removeprefix("--") in TrainOptions.__annotations__
+        else:
+            name, value = tomllib.loads(distil.toml_line(word))["train"].popitem()
+            assert Settings().with_values({f"train.{name}": value}).value(f"train.{name}") == value

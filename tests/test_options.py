@@ -73,7 +73,8 @@ def test_signature_and_docstring_list_the_options() -> None:
 )
 def test_python_has_every_option_of_the_shell_with_the_same_default(name: str, function: Callable[..., object]) -> None:
     run = run_function(name)
-    printing = {"json", "page", "out", "png", "ignore"}  # where a command prints or writes to; Python gets the object
+    # Where a command prints or writes to; Python gets the object.
+    printing = {"json", "page", "out", "png", "ignore", "label_errors"}
     printing |= set(options_of(ShardOptions))  # whose outputs are files
     python = inspect.signature(function).parameters
     for key, (option, _) in declared_by(run)[1].items():

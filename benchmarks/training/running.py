@@ -33,15 +33,16 @@ def new_folder(work: Path, name: str) -> Path:
     return work / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def vitrail_train(vitrail: Path, data: Path, folder: Path, options: Sequence[object]) -> Run:
-    command = [str(part) for part in (vitrail, "train", data, "--out", folder, *options)]
+def vitrail_train(vitrail: Path, data: Path, folder: Path, options: Sequence[object], verb: str = "train") -> Run:
+    """verb: train, or pretrain."""
+    command = [str(part) for part in (vitrail, verb, data, "--out", folder, *options)]
     print("$", shlex.join(command), flush=True)
     start = time.perf_counter()
     code = subprocess.run(command).returncode
     seconds = time.perf_counter() - start
     rows = _rows(folder)
     if code or not rows:
-        raise SystemExit(f"vitrail train ended with code {code} and {len(rows)} rows of metrics")
+        raise SystemExit(f"vitrail {verb} ended with code {code} and {len(rows)} rows of metrics")
     return Run(folder, rows, seconds)
 
 
@@ -95,6 +96,18 @@ def vitrail_evaluate(vitrail: Path, model: Path, data: Path) -> dict[str, Any]:
     command = [str(part) for part in (vitrail, "evaluate", model, data, "--part", "test", "--json")]
     print("$", shlex.join(command), flush=True)
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def train_and_measure(vitrail: Path, data: Path, folder: Path, options: Sequence[object]) -> dict[str, Any]:
+    """A whole `vitrail train`, and what its model scores on the test part."""
+    run = vitrail_train(vitrail, data, folder, options)
+    measured = vitrail_evaluate(vitrail, folder / "model.safetensors", data)
+    return {
+        "accuracy": measured["metrics"]["accuracy"],
+        "test_images": measured["images"],
+        "epochs": run.rows[-1]["epoch"],
+        "wall": run.seconds,
+    }
 
 
 def run_peer(module: str, options: Sequence[object], work: Path) -> dict[str, Any]:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
     from vitrail.commands.without_labels.embed import embed as embed
+    from vitrail.commands.without_labels.explore import explore as explore
     from vitrail.commands.without_labels.index import index as index
+    from vitrail.commands.without_labels.knn import knn as knn
+    from vitrail.commands.without_labels.pretrain import pretrain as pretrain
+    from vitrail.commands.without_labels.suggest import suggest as suggest
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.explanation.explainer import Explainer as Explainer
     from vitrail.images.unreadable import UnreadableImage as UnreadableImage
@@ -64,8 +68,10 @@ _HOMES = {
     "embed": "vitrail.commands.without_labels.embed",
     "evaluate": "vitrail.commands.evaluate",
     "explain": "vitrail.commands.explain",
+    "explore": "vitrail.commands.without_labels.explore",
     "export": "vitrail.commands.export",
     "index": "vitrail.commands.without_labels.index",
+    "knn": "vitrail.commands.without_labels.knn",
     "load": "vitrail.inference.loaded_model",
     "make_data": "vitrail.commands.make_data",
     "manifest": "vitrail.commands.many_images.manifest",
@@ -73,8 +79,10 @@ _HOMES = {
     "models": "vitrail.commands.models",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
+    "pretrain": "vitrail.commands.without_labels.pretrain",
     "read_vectors": "vitrail.search.vector_file",
     "serve": "vitrail.commands.serve",
+    "suggest": "vitrail.commands.without_labels.suggest",
     "train": "vitrail.commands.train",
     "vit_cls_forward": "vitrail.model.lecture",
     "vit_mean_forward": "vitrail.model.lecture",
@@ -102,8 +110,10 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "embed",
     "evaluate",
     "explain",
+    "explore",
     "export",
     "index",
+    "knn",
     "load",
     "make_data",
     "manifest",
@@ -111,8 +121,10 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "models",
     "preset",
     "preset_names",
+    "pretrain",
     "read_vectors",
     "serve",
+    "suggest",
     "train",
     "vit_cls_forward",
     "vit_mean_forward",

@@ -22,6 +22,7 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "check": "find what in your images would spoil training",
     "make-data": "make pictures with exact labels, to try a task without data",
     "train": "train a model on your images, measure it, write a report",
+    "pretrain": "learn from images without labels, for search or to need few labels",
     "models": "list published models to start from, by short names",
     "info": "show what a model is and what it costs",
     "convert": "convert model files from one family to another",
@@ -33,12 +34,15 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "embed": "write what a model makes of each image as vectors in a Parquet file",
     "index": "make a searchable index of images, add to it, remove from it",
     "search": "find the pictures of an index that are most like a picture or a part of it",
+    "knn": "measure a model's frozen features by k-NN and a linear probe",
+    "explore": "map a pile of images: copies, clusters, outliers, on a page",
+    "suggest": "choose which images to label next",
     "serve": "serve a model on this machine: a web page and an HTTP API",
     "manifest": "list any number of images, in shards that many processes and machines work on",
     "merge": "join what was written for the shards of a manifest",
 }
 FOLDERS = {  # those in a folder of commands/
-    "without_labels": ("embed", "index", "search", "knn", "explore", "suggest"),
+    "without_labels": ("pretrain", "embed", "index", "search", "knn", "explore", "suggest"),
     "many_images": ("manifest", "merge"),
 }
 COMPLETION = "_VITRAIL_COMPLETE"  # the variable by which a shell asks what may come next

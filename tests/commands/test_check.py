@@ -77,3 +77,71 @@ def test_the_bar_is_for_terminals(
     assert "24 of 24" in capsys.readouterr().err
     run_check(folder, quiet=True)
     assert capsys.readouterr().err == ""
+
+
+# ---- labels, by a model
+
+
+def coloured(folder: Path, each: int = 25) -> Path:
+    """Pictures of more red, or more blue; two of them in the other's folder."""
+    random = np.random.default_rng(0)
+    for channel, label in ((0, "red"), (2, "blue")):
+        (folder / label).mkdir(parents=True)
+        for n in range(each):
+            pixels = random.integers(0, 90, (5, 5, 3), dtype=np.uint8)
+            pixels[..., channel] += 120
+            Image.fromarray(pixels).resize((40, 40)).save(folder / label / f"{n}.png")
+    (folder / "red" / "3.png").rename(folder / "blue" / "is red.png")
+    (folder / "blue" / "4.png").rename(folder / "red" / "is blue.png")
+    return folder
+
+
+def test_a_model_finds_wrong_labels(save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = coloured(tmp_path / "data")
+    table, page = tmp_path / "labels.csv", tmp_path / "page.html"
+    assert run_check(data, model=save(), json=True, label_errors=table, page=page) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["label_errors"]) == 50
+    worst = {(row["image"], row["label"], row["better"]) for row in result["label_errors"][:2]}
+    assert worst == {("blue/is red.png", "blue", "red"), ("red/is blue.png", "red", "blue")}
+    assert all(row["likely"] for row in result["label_errors"][:2])
+    [finding] = [one for one in result["findings"] if one["kind"] == "label-errors"]
+    assert (
+        finding["severity"] == "warning"
+        and "blue/is red.png" in finding["examples"][0]["files"] + finding["examples"][1]["files"]
+    )
+    rows = table.read_text("utf-8").splitlines()
+    assert rows[0] == "image,label,better,quality,likely" and len(rows) == 51 and rows[1].endswith(",true")
+    assert "fits better" in page.read_text("utf-8")
+    assert "label_errors" not in json.loads(_printed(capsys, data, json=True))
+
+
+def _printed(capsys: pytest.CaptureFixture[str], data: Path, **options: object) -> str:
+    run_check(data, **options)
+    return capsys.readouterr().out
+
+
+def test_a_fast_check_finds_them_too(save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "red fits better" in _printed(capsys, coloured(tmp_path / "data"), model=save(), fast=True)
+
+
+def test_a_model_that_learnt_these_images_is_no_witness(save, tmp_path: Path, capsys) -> None:
+    from vitrail.data.loading.split import digest_files
+
+    data = coloured(tmp_path / "data")
+    sample = [digest.hex() for digest in digest_files([data / "red" / "1.png"])]
+    model = save(provenance={"training": {"sample": sample}})
+    assert "learnt by heart stay hidden" in _printed(capsys, data, model=model)
+
+
+def test_what_makes_no_sense_with_a_model_is_one_sentence(save, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(VitrailError, match="--label-errors needs a model"):
+        run_check(folder, label_errors=tmp_path / "labels.csv")
+    for path in sorted(folder.rglob("*.png"))[3:21]:
+        path.unlink()
+    with pytest.raises(VitrailError, match="6 readable images, too few to say which labels are wrong"):
+        run_check(folder, model=save())
+    table = tmp_path / "data" / "labels.csv"
+    table.write_text("image,number\ncat/0.png,1\ncat/1.png,2\ndog/11.png,3\n")
+    with pytest.raises(VitrailError, match="this data is for regression: leave out --model"):
+        run_check(table, model=save())

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import vitrail
-from tests.serving.conftest import LABELS
+from tests.serving.conftest import LABELS, faint_red
 from tests.serving.server import Server, form, picture, unpacked
 from vitrail.data.loading.transforms import normalise
 from vitrail.explanation.methods.attention_maps import attention_maps
@@ -66,6 +66,19 @@ def test_an_answer_is_that_of_predict(server: Server, model: vitrail.Model) -> N
         assert response.status == 200
         (result,) = response.json["results"]
         same(result, model.predict(data, top=2))
+
+
+def test_strangers_are_unknown_on_demand(server: Server, model: vitrail.Model) -> None:
+    data = [faint_red(7), picture(1)]
+    plain = server.send("/v1/predict", *data).json["results"]
+    assert [result["familiar"] for result in plain] == [True, False]
+    assert plain[1]["familiarity"] < 0.05 and plain[1]["label"] in model.labels
+    unknown = server.send("/v1/predict?unknown=1", *data).json["results"]
+    same(unknown[0], plain[0])  # a batch of another size rounds in another way
+    assert (unknown[1]["label"], unknown[1]["probability"], unknown[1]["unknown"]) == ("unknown", None, True)
+    header, _ = unpacked(server.send("/v1/look", data[1]).body)
+    assert header["answer"]["familiar"] is False and "unfamiliar" in header["words"]
+    assert server.get("/v1/model").json["tells_familiarity"] is True
 
 
 def test_several_images_are_answered_in_their_order_by_form_and_by_json(server: Server, model: vitrail.Model) -> None:

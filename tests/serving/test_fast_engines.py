@@ -63,3 +63,14 @@ def test_every_route_answers(engine: Engine) -> None:
         assert client.send("/v1/walk", DATA).status == 200
     finally:
         client.close()
+
+
+def test_unknown_is_refused_where_the_engine_cannot_tell(engine: Engine) -> None:
+    client = AppClient(engine)
+    try:
+        response = client.send("/v1/predict?unknown=1", DATA)
+        assert response.status == 422 and "does not tell" in response.json["error"]
+        assert "familiar" not in client.send("/v1/predict", DATA).json["results"][0]
+        assert client.get("/v1/model").json["tells_familiarity"] is False
+    finally:
+        client.close()

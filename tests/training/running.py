@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from tests.warm_process import ENVIRONMENT, Running, begin_vitrail, run_together, run_vitrail
+from vitrail.training.settings import Settings
 
 BIN = Path(sys.executable).parent
 CLASSES = ("cat", "dog", "owl")
@@ -46,6 +47,13 @@ def write_pictures(folder: Path, each: int = 20, classes: tuple[str, ...] = CLAS
             pixels[..., number % 3] += 120
             Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{place}.png")
     return folder
+
+
+def tiny_settings(**changes: object) -> Settings:
+    """Two epochs of a plain tiny model; `train__lr=1e-3` changes train.lr."""
+    values = {"model.model": "mu/4", "model.image_size": 16, "train.epochs": 2.0, "train.batch_size": 16}
+    changed = {name.replace("__", "."): value for name, value in changes.items()}
+    return Settings().with_values(values | {"data.workers": 0} | changed)
 
 
 def vitrail(*arguments: object, processes: int = 1, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -646,16 +646,16 @@ def test_a_full_disk_is_one_sentence(tmp_path, pictures, tiny):
 
 
 def test_memory_that_runs_out_is_one_sentence(tmp_path, pictures, monkeypatch):
-    from vitrail.training import loop
+    from vitrail.training import train_step
 
-    compute_gradients = loop.compute_gradients
+    compute_gradients = train_step.compute_gradients
 
     def too_much(trainer, batch, length):
         if batch.step == 3:
             raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
         return compute_gradients(trainer, batch, length)
 
-    monkeypatch.setattr(loop, "compute_gradients", too_much)
+    monkeypatch.setattr(train_step, "compute_gradients", too_much)
     with pytest.raises(
         VitrailError, match=r"memory ran out with 16 images a step; the state after step 3 is saved: .*accumulate = 2"
     ):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from vitrail.commands.shared_options import DATA, MAX_PIXELS, DataOptions
 from vitrail.commands.shell import Argument
+from vitrail.errors import VitrailError
 from vitrail.option_types import whole_number
 from vitrail.options import Option, options_in, takes_options
 from vitrail.progress import Progress, ProgressBar
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.data.checks.check_dataset import CheckReport
     from vitrail.dataset import Dataset
 
+COLUMNS = ("image", "label", "better", "quality", "likely")  # of the table of label errors
 _masks = partial(Option, section="Masks and boxes", default="")
 
 
@@ -44,6 +46,20 @@ class CheckOptions(DataOptions, total=False):
             "masks: folders of images and of masks, such as 'train:trainannot, val:valannot'",
             metavar="LIST",
             unset="recognised",
+        ),
+    ]
+    model: Annotated[
+        str | Path | None,
+        Option(
+            "look for wrong labels, by what this model makes of the images; best one that was not trained on them",
+            metavar="FILE|NAME|HUB-ID",
+        ),
+    ]
+    embeddings: Annotated[
+        str | Path | None,
+        Option(
+            "with --model: a file of `vitrail embed` by the same model: what it has is not computed again",
+            metavar="FILE",
         ),
     ]
     max_pixels: Annotated[int | None, MAX_PIXELS]
@@ -74,7 +90,11 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
             dense = DenseOptions(options["classes"], options["colours"], options["ignore"], options["pairs"])
             targets = options["targets"]
             dataset = read_dataset(data, layout=options["layout"], task=options["task"], targets=targets, dense=dense)
-        return check_dataset(
+        if options["model"] is not None:
+            from vitrail.search.labels.label_errors import check_labelled
+
+            check_labelled(dataset.task)  # before time is spent on the files
+        report = check_dataset(
             dataset,
             fast=options["fast"],
             fraction=options["fraction"],
@@ -82,6 +102,12 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
             workers=options["workers"],
             progress=options["progress"] or bar.update,
         )
+    if options["model"] is None:
+        return report
+    from vitrail.search.labels.check_labels import with_label_errors
+
+    with limit_decoding(options["max_pixels"]):
+        return with_label_errors(report, options["model"], options["embeddings"], options["quiet"])
 
 
 class RunCheckOptions(CheckOptions, ShardOptions, total=False):
@@ -96,9 +122,12 @@ def run_check(
     out: Annotated[
         str | None,
         Option(
-            "write to this file what would be printed; of a manifest: a folder for the rows of each shard",
+            "write to this file what would be printed; with a manifest: a folder, with the rows of each shard",
             metavar="FILE",
         ),
+    ] = None,
+    label_errors: Annotated[
+        str | None, Option("with --model: write all labels as a table, the most suspicious first", metavar="FILE.csv")
     ] = None,
     **options: Unpack[RunCheckOptions],
 ) -> int:
@@ -111,6 +140,8 @@ def run_check(
     from vitrail.terminal import print_text
     from vitrail.text import harmless
 
+    if label_errors is not None and options["model"] is None:
+        raise VitrailError("--label-errors needs a model to look with: give --model")
     sharding = options_in(ShardOptions, options)
     if (manifest := manifest_of([data], out, sharding)) is not None and out is not None:
         return _check_shards(manifest, out, sharding, options, json)
@@ -126,6 +157,12 @@ def run_check(
         write_text(page, render(report))
         if not json or out is not None:
             print_text(f"wrote {page}")
+    if label_errors is not None:
+        from vitrail.inference.output.writers import write_table
+
+        write_table(label_errors, COLUMNS, report.label_errors or ())
+        if not json or out is not None:
+            print_text(f"wrote {label_errors}")
     return report.exit_code
 
 

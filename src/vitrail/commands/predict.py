@@ -19,15 +19,22 @@ from vitrail.shards.shard_options import ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
+    from vitrail.inference.engine import Engine
     from vitrail.inference.output.writers import Write
-    from vitrail.tasks.task import Task
+    from vitrail.shards.jobs.predict_job import PredictJob
 
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
 IMAGES_OR_MANIFEST = IMAGES.replace(", or -", ", a manifest, or -")
 
 
 class PredictOptions(AnsweringOptions, ShardOptions, total=False):
-    pass
+    unknown: Annotated[
+        bool,
+        Option(
+            "the answer to a picture unlike those of training is 'unknown'; not for masks, boxes and depth",
+            default=False,
+        ),
+    ]
 
 
 @takes_options(PredictOptions)
@@ -58,6 +65,7 @@ def run_predict(
     from vitrail.inference.output.writers import STDOUT
     from vitrail.inference.predictor import Predictor
     from vitrail.inference.sources import STDIN, at_hand, expand_manifests
+    from vitrail.shards.jobs.predict_job import PredictJob
 
     running, sharding = options_in(AnsweringOptions, options), options_in(ShardOptions, options)
     if str(json) == str(csv) == STDOUT:
@@ -68,22 +76,20 @@ def run_predict(
     if measures and options["calibration"] is None and STDIN not in map(str, images):
         running["calibration"] = at_hand(images)
     if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None and out is not None:
-        if json is not None or csv is not None:
-            raise VitrailError(f"rows of a manifest go to {out}: vitrail merge {out} --out FILE makes one file of them")
-        from vitrail.shards.jobs.predict_job import PredictJob
-
-        return run_on_shards(PredictJob(model, running, top, max_pixels), manifest, out, sharding)
+        job = _shard_job(PredictJob(model, running, top, options["unknown"], max_pixels), out, json, csv)
+        return run_on_shards(job, manifest, out, sharding)
     predictor = Predictor(model, **running)
     task = predictor.engine.task
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
     with contextlib.ExitStack() as stack:
         stack.enter_context(limit_decoding(max_pixels))
-        writes = _outlets(stack, task, top, json, csv)
+        writes = _outlets(stack, predictor.engine, top, json, csv)
         if out is not None:
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
-        for prediction in stack.enter_context(contextlib.closing(predictor.predict(expand_manifests(images), top))):
+        predictions = predictor.predict(expand_manifests(images), top, unknown=options["unknown"])
+        for prediction in stack.enter_context(contextlib.closing(predictions)):
             unreadable += prediction.error is not None
             clipped += prediction.clipped
             for write in writes:
@@ -95,15 +101,21 @@ def run_predict(
     return 1 if unreadable or not bar.done else 0
 
 
-def _outlets(stack: contextlib.ExitStack, task: Task, top: int, json: str | None, csv: str | None) -> list[Write]:
+def _shard_job(job: PredictJob, out: str, json: str | None, csv: str | None) -> PredictJob:
+    if json is not None or csv is not None:
+        raise VitrailError(f"rows of a manifest go to {out}: vitrail merge {out} --out FILE makes one file of them")
+    return job
+
+
+def _outlets(stack: contextlib.ExitStack, engine: Engine, top: int, json: str | None, csv: str | None) -> list[Write]:
     from vitrail.inference.output.writers import csv_rows, json_rows, text_lines
 
     writes: list[Write] = []
     if json is not None:
         writes.append(stack.enter_context(json_rows(json)))
     if csv is not None:
-        writes.append(stack.enter_context(csv_rows(csv, task, top)))
-    return writes or [text_lines(task)]
+        writes.append(stack.enter_context(csv_rows(csv, engine.task, top, engine.familiarity is not None)))
+    return writes or [text_lines(engine.task)]
 
 
 def _summary(bar: ProgressBar, unreadable: int, backend: Backend) -> str:

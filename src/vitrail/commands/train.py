@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from vitrail.commands.shared_options import DATA, MAX_PIXELS, DataOptions
+from vitrail.commands.run_options import RUN_SETTINGS, RunOptions, exit_code_of, is_main, settings_of
+from vitrail.commands.shared_options import DATA, DataOptions
 from vitrail.commands.shell import Argument
-from vitrail.errors import VitrailError
-from vitrail.option_types import count, positive, whole_number
 from vitrail.options import Option, takes_options
 from vitrail.terminal import print_text
 
 if TYPE_CHECKING:
-    from vitrail.training.settings import Settings
     from vitrail.training.stages.finish_run import Finished
-else:
-    Settings = object  # at run time a name for the annotation below is enough, and --help is faster
 
 
-class TrainOptions(DataOptions, total=False):
-    model: Annotated[str | None, Option("a preset such as S/16 or swin-T", metavar="NAME", unset="chosen")]
+class TrainOptions(RunOptions, DataOptions, total=False):
     start: Annotated[
         str | Path | None,
         Option("fine-tune this model; 'vitrail models' lists names", metavar="FILE|NAME|HUB-ID", flag="--from"),
@@ -33,39 +26,25 @@ class TrainOptions(DataOptions, total=False):
         str | None,
         Option("a pre-trained CNN whose features are the tokens, such as timm:resnet18.a1_in1k", metavar="NAME|FILE"),
     ]
-    epochs: Annotated[float | None, Option("passes over the training images", metavar="N", parse=positive)]
-    minutes: Annotated[
-        float | None,
-        Option("time for everything, the measuring included, instead of --epochs", metavar="M", parse=positive),
+    teacher: Annotated[
+        str | Path | None,
+        Option("a finished model of these classes whose answers are learnt too", metavar="FILE|NAME|HUB-ID|timm:NAME"),
     ]
-    image_size: Annotated[int | None, Option("pixels a side", metavar="N", parse=count, unset="chosen")]
-    batch_size: Annotated[int | None, Option("images a step", metavar="N", parse=count, unset="chosen")]
-    lr: Annotated[float | None, Option("peak learning rate", metavar="RATE", parse=positive, unset="chosen")]
-    seed: Annotated[
-        int | None,
-        Option("random seed of the split, the weights and the order", metavar="N", parse=whole_number, unset="0"),
+    unlabelled: Annotated[
+        str | Path | None,
+        Option(
+            "pictures without labels that join the run: the teacher answers about them, or hidden patches are painted",
+            metavar="FOLDER",
+        ),
     ]
-    settings: Annotated[
-        Settings | str | Path | None, Option("a file with any settings; options win over it", metavar="FILE.toml")
-    ]
-    resume: Annotated[bool, Option("resume the run in RUN where it stopped", default=False)]
     shard: Annotated[bool, Option("under torchrun: shard the model over the processes", default=False)]
-    max_pixels: Annotated[int | None, MAX_PIXELS]
 
 
-# Where an option stands among the settings of a run. All others say how the run is made.
-SETTING_NAMES = {
-    "model": "model.model",
-    "start": "model.start",
+SETTING_NAMES = RUN_SETTINGS | {
     "cnn": "model.cnn",
-    "epochs": "train.epochs",
-    "minutes": "train.minutes",
-    "image_size": "model.image_size",
-    "batch_size": "train.batch_size",
-    "lr": "train.lr",
-    "seed": "train.seed",
-    "layout": "data.layout",
     "task": "data.task",
+    "teacher": "train.teacher",
+    "unlabelled": "data.unlabelled",
 }
 
 
@@ -88,40 +67,15 @@ def _train_and_report(data: str | Path, out: str | Path, options: TrainOptions, 
     from vitrail.report.samples import write_samples
     from vitrail.training.training_run import train as run
 
-    settings, resume = _settings(options), options["resume"]
+    settings, resume = settings_of(options, SETTING_NAMES), options["resume"]
     with limit_decoding(options["max_pixels"]):
         finished = run(data, out, settings, resume=resume, shard=options["shard"], command=command)
-        if _is_main():
+        if is_main():
             write_text(finished.folder.results, json.dumps(finished.results, indent=2) + "\n")
             write_text(finished.folder.report, page(record(finished)))
             bits = finished.checkpoint.preprocessing.bits
             write_samples(finished.items, finished.task.labels, finished.folder.samples, bits)
     return finished
-
-
-def _settings(options: TrainOptions) -> Settings:
-    """The settings of a run: those of the file or object, and the options on top of them."""
-    from vitrail.training.settings import Settings
-
-    settings = options["settings"]
-    values = {
-        SETTING_NAMES[name]: value for name, value in options.items() if name in SETTING_NAMES and value is not None
-    }
-    if "model.start" in values:
-        values["model.start"] = str(values["model.start"])
-    if options["resume"] and (values or settings is not None):
-        named = ", ".join([*values, *(["--settings"] if settings is not None else [])])
-        raise VitrailError(f"a resumed run keeps its settings, so leave out {named}, or start a new run")
-    if settings is None:
-        settings = Settings()
-    elif not isinstance(settings, Settings):
-        settings = Settings.read(settings)
-    return settings.with_values(values)
-
-
-def _is_main() -> bool:
-    """Of several processes under torchrun one writes and prints."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 @takes_options(TrainOptions)
@@ -138,8 +92,8 @@ def run_train(
     try:
         finished = _train_and_report(data, out, options, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
     except Stopped as stopped:
-        return 128 + stopped.signal_number if stopped.signal_number else 128 + signal.SIGTERM
-    if _is_main():
+        return exit_code_of(stopped)
+    if is_main():
         print_text("\n".join(summary(finished)))
     return 0
 

@@ -15,15 +15,16 @@ from torch.export import ExportedProgram
 
 from vitrail.graphs.graph_file import Run
 from vitrail.graphs.installed import import_installed
-from vitrail.graphs.trace import IMAGES, OUTPUTS
+from vitrail.graphs.trace import IMAGES, OUTPUTS, POOLED
 
 FILE = "model.onnx"
 MOST_BYTES = 1_900_000_000  # of weights inside of one file: protobuf ends at 2 GiB, and the graph takes some too
 
 
 def onnx_model(program: ExportedProgram) -> Any:
-    """An `onnx.ModelProto` with named input and output; its weights are inside."""
-    return onnx_program(program, IMAGES, [OUTPUTS]).model_proto
+    """An `onnx.ModelProto` of what `trace` gives, with named input and outputs; its weights are inside."""
+    names = [OUTPUTS, POOLED][: len(program.graph_signature.user_outputs)]
+    return onnx_program(program, IMAGES, names).model_proto
 
 
 def onnx_program(program: ExportedProgram, input_name: str, output_names: Sequence[str]) -> torch.onnx.ONNXProgram:

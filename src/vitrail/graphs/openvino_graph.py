@@ -12,20 +12,26 @@ from torch.export import ExportedProgram
 
 from vitrail.graphs.graph_file import Run
 from vitrail.graphs.no_telemetry import import_silently
-from vitrail.graphs.trace import IMAGES, OUTPUTS
+from vitrail.graphs.trace import IMAGES, OUTPUTS, POOLED
 
 FILE = "model.xml"  # and model.bin beside it, with the weights
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}  # else OpenVINO computes in bfloat16 where the CPU has it
 
 
-def openvino_model(program: ExportedProgram, input_name: str = IMAGES, output_names: Sequence[str] = (OUTPUTS,)) -> Any:
-    """An `openvino.Model` with named input and outputs, in float32: whoever compiles it says what it computes in."""
+def openvino_model(
+    program: ExportedProgram, input_name: str = IMAGES, output_names: Sequence[str] | None = None
+) -> Any:
+    """An `openvino.Model` with named input and outputs, in float32: whoever compiles it says what it computes in.
+
+    output_names: None: of what `trace` gives.
+    """
     openvino = import_silently("openvino")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own parts
         model = openvino.convert_model(program)
     model.inputs[0].get_tensor().set_names({input_name})
-    for output, name in zip(model.outputs, output_names, strict=True):
+    names = (OUTPUTS, POOLED)[: len(model.outputs)] if output_names is None else output_names
+    for output, name in zip(model.outputs, names, strict=True):
         output.get_tensor().set_names({name})
     return model
 

@@ -9,24 +9,27 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from vitrail.model.encoder import Encoder
+from vitrail.model.encoder import Capture, Encoder
 from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import Checkpoint
 
 IMAGES, OUTPUTS = "images", "outputs"  # the names of a graph's input and of its first output
+POOLED = "pooled"  # of the second, where it was asked for
 EXAMPLES = 2  # a batch of one would be traced as a constant
 
 
-def trace(checkpoint: Checkpoint, size: tuple[int, int] | None = None, batch: int | None = None) -> ExportedProgram:
+def trace(
+    checkpoint: Checkpoint, size: tuple[int, int] | None = None, batch: int | None = None, pooled: bool = False
+) -> ExportedProgram:
     """The forward pass: normalised images (B, C, h, w) -> outputs (B, ...).
 
     size: (height, width), None: the preprocessing's. Positions are resampled to it now, not in the graph. batch: None:
-    any.
+    any. pooled: the vector that the head reads, (B, D), is the second output.
     """
     size = size or checkpoint.preprocessing.size
     network = network_at(checkpoint, size)
     images = torch.zeros(batch or EXAMPLES, network.config.channels, *size)
-    return trace_module(_ForwardPass(network), images, free_batch=batch is None)
+    return trace_module(ForwardPass(network, pooled), images, free_batch=batch is None)
 
 
 def network_at(checkpoint: Checkpoint, size: tuple[int, int]) -> Encoder:
@@ -44,12 +47,17 @@ def trace_module(module: nn.Module, example: Tensor, free_batch: bool) -> Export
         return torch.export.export(module.eval(), (example,), dynamic_shapes=shapes)
 
 
-class _ForwardPass(nn.Module):
-    """The network with nothing but images to take."""
+class ForwardPass(nn.Module):
+    """The network with nothing but images to take. pooled: it also gives the vector that the head reads, (B, D)."""
 
-    def __init__(self, network: Encoder) -> None:
+    def __init__(self, network: nn.Module, pooled: bool = False) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.pooled = network, pooled
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images)
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        if not self.pooled:
+            return self.network(images)
+        capture = Capture()
+        outputs = self.network(images, capture=capture)
+        assert capture.pooled is not None
+        return outputs, capture.pooled

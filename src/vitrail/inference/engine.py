@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.inference.backends.backend import AUTO, Backend, Pictures, check_capture, load_backend
+from vitrail.inference.backends.backend import AUTO, POOLED, Backend, Pictures, check_capture, load_backend
 from vitrail.inference.image_processor import ImageProcessor, ModelInput, Pixels
 from vitrail.inference.read_source import Source
 from vitrail.inference.sliding_window import run_windows
@@ -26,6 +26,7 @@ from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.registry import task_data, task_for
 from vitrail.tasks.task import Task
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR, Familiarity
 from vitrail.weights.load import load
 
 if TYPE_CHECKING:
@@ -137,6 +138,11 @@ class Engine:
             self._task = task_of(self.checkpoint)
         return self._task
 
+    @property
+    def familiarity(self) -> Familiarity | None:
+        """How like the training pictures a new one is; None where the model's file does not tell."""
+        return self.checkpoint.familiarity if POOLED in self.backend.captures else None
+
     # ---- from a source to an answer, step by step
 
     def read(self, source: Source, name: str = "the image") -> ModelInput:
@@ -156,21 +162,45 @@ class Engine:
             check_capture(self.backend, capture)
         return self.backend(images, capture)
 
-    def run(self, batch: Sequence[ModelInput]) -> Iterator[tuple[Tensor, list[Letterbox]]]:
+    def run(
+        self, batch: Sequence[ModelInput], pooled: list[Tensor] | None = None
+    ) -> Iterator[tuple[Tensor, list[Letterbox]]]:
         """The outputs (B, ...) of the batch, and where each picture lies in them (for dense tasks).
 
         Pictures that go through sliding windows differ in size: each comes by itself, (1, K, H', W').
+        pooled: is given the vector that the head reads of each picture, (D,); in windows, the mean of theirs.
         """
         if not self.processor.windows:
-            outputs = self.forward(self.transform([image.pixels for image in batch]))
+            outputs, vectors = self._forward_pooled(
+                self.transform([image.pixels for image in batch]), pooled is not None
+            )
+            if pooled is not None:
+                pooled += vectors
             yield outputs, [image.letterbox for image in batch if image.letterbox is not None]
             return
         window, patch = self.processor.preprocessing.size, self.checkpoint.config.patch_size
         for image in batch:
             assert image.whole is not None
-            picture = self.transform([image.whole])[0]
-            outputs, letterbox = run_windows(self.forward, picture, window, patch, self.batch_size)
+            picture, windows = self.transform([image.whole])[0], list[Tensor]()
+
+            def forward(images: Tensor, windows: list[Tensor] = windows) -> Tensor:
+                outputs, vectors = self._forward_pooled(images, pooled is not None)
+                windows += vectors
+                return outputs
+
+            outputs, letterbox = run_windows(forward, picture, window, patch, self.batch_size)
+            if pooled is not None:
+                pooled.append(torch.stack(windows).mean(0))
             yield outputs[None], [letterbox]
+
+    def _forward_pooled(self, images: Tensor, keep: bool) -> tuple[Tensor, list[Tensor]]:
+        """The outputs and, where they are to be kept, the vectors (D,) that the head reads, float32 on the CPU."""
+        if not keep:
+            return self.forward(images), []
+        capture = Capture()
+        outputs = self.forward(images, capture)
+        assert capture.pooled is not None
+        return outputs, list(capture.pooled.float().cpu())
 
     def decode(self, outputs: Tensor, letterboxes: Sequence[Letterbox] = ()) -> Sequence[Tensor]:
         """(B, ...) -> one tensor an image on the CPU; for dense tasks in the picture's own pixels."""
@@ -180,15 +210,46 @@ class Engine:
         assert isinstance(self.task, DenseTask)
         return self.task.decode(outputs, letterboxes)
 
-    def outputs(self, batch: Sequence[ModelInput]) -> list[Tensor]:
-        """The decoded outputs of each image."""
-        return [image for outputs, letterboxes in self.run(batch) for image in self.decode(outputs, letterboxes)]
+    def outputs(
+        self, batch: Sequence[ModelInput], decode: bool = True, pooled: list[Tensor] | None = None
+    ) -> list[Tensor]:
+        """The outputs of each image, decoded or as the model gives them. pooled: see `run`."""
+        if not decode:
+            return [image for outputs, _ in self.run(batch, pooled) for image in outputs.cpu()]
+        return [image for outputs, boxes in self.run(batch, pooled) for image in self.decode(outputs, boxes)]
 
-    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:
-        """Decoded outputs -> the task's answers. `top`: how many guesses, where it makes some."""
+    def answer(
+        self, decoded: Sequence[Tensor], top: int = 5, pooled: Sequence[Tensor] = (), unknown: bool = False
+    ) -> list[dict[str, Any]]:
+        """Decoded outputs -> the task's answers. `top`: how many guesses, where it makes some.
+
+        pooled: the vectors of the same images, (D,) each: the answers then say how familiar each one is, where the
+        model's file tells. unknown: the answer to an unfamiliar one is "unknown".
+        """
         if not decoded:
             return []
-        return self.task.answer(decoded if self.processor.dense else torch.stack(list(decoded)), top)  # type: ignore[arg-type]
+        answers = self.task.answer(decoded if self.processor.dense else torch.stack(list(decoded)), top)  # type: ignore[arg-type]
+        if self.familiarity is None or not pooled:
+            return answers
+        scores = self.familiarity.scores(torch.stack(list(pooled))).tolist()
+        return [
+            (self.task.unknown_answer(answer) if unknown and score < UNFAMILIAR else answer)
+            | {"familiarity": round(score, 4), "familiar": score >= UNFAMILIAR}
+            for answer, score in zip(answers, scores, strict=True)
+        ]
+
+    def check_unknown(self) -> None:
+        """VitrailError where the answer "unknown" cannot be given."""
+        if self.familiarity is None:
+            raise VitrailError(
+                "this model's file does not tell what its training pictures were like, so nothing is unknown to it: "
+                "train it with this version of Vitrail, or leave out unknown"
+            )
+        if self.task.dense:
+            raise VitrailError(
+                f"'unknown' is an answer about a whole image, and the model's task is {self.task.name}: leave it out, "
+                "and read 'familiar' of each answer"
+            )
 
 
 def open_model(source: str | Path, untrained: bool = False) -> Checkpoint:

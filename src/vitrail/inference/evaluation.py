@@ -26,7 +26,9 @@ from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.targets import LazyTargets
 from vitrail.text import counted, shown
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR
 
+LEAST = 24  # of the least familiar images that the result names
 MEASURED_IN = "float32"  # the same score on every machine, and the one that a training run reports
 
 
@@ -68,6 +70,7 @@ def evaluate_dataset(
         "engine": predictor.engine.backend.name,
         "precision": predictor.engine.backend.precision,
         "unreadable": rows.unreadable,
+        "familiarity": _familiarity(predictor.engine, subset.items, rows),
         "notes": [*subset.notes, *findings, *result.get("notes", ()), *_notes(result, subset, checkpoint, seen)],
     }
 
@@ -106,6 +109,20 @@ def _notes(result: dict[str, Any], subset: EvaluationPart, checkpoint: Checkpoin
     return notes
 
 
+def _familiarity(engine: Engine, items: Sequence[Item], images: EvaluatedImages) -> dict[str, Any] | None:
+    """How many of the images are unlike those of training, and the least familiar; None: the file does not tell."""
+    if engine.familiarity is None:
+        return None
+    scores = engine.familiarity.scores(torch.stack(list(images.pooled.values()))).tolist()
+    ranked = sorted(zip(scores, images.pooled, strict=True))
+    unfamiliar = sum(score < UNFAMILIAR for score in scores)
+    return {
+        "unfamiliar": unfamiliar,
+        "share": unfamiliar / len(scores),
+        "least": [{"image": str(items[index].path), "familiarity": round(score, 4)} for score, index in ranked[:LEAST]],
+    }
+
+
 class SeenImages:
     """What is kept of each image while the model runs on it, by its place among the items."""
 
@@ -126,6 +143,7 @@ class EvaluatedImages(NamedTuple):
     outputs: Tensor  # (M, ...), of the readable images
     indices: list[int]  # (M,), theirs among the items
     unreadable: list[dict[str, str]]  # image and error of each of the others
+    pooled: dict[int, Tensor]  # (D,) what the head reads of the images, where the model's file tells what is familiar
 
 
 def _run_images(
@@ -136,11 +154,15 @@ def _run_images(
 ) -> EvaluatedImages:
     """Run the model on all items. `reduce`: (index, decoded outputs) -> the row that is kept; None: the outputs."""
     outputs, indices, unreadable = [], [], []
+    vectors: list[Tensor] = []  # of the images that could be read so far, and of some more of the same batch
+    read: list[int] = []
     with ProgressBar("measuring", len(items)) as bar:
-        for index, (source, output) in enumerate(predictor.outputs((item.path for item in items), seen.look)):
+        paths = (item.path for item in items)
+        for index, (source, output) in enumerate(predictor.outputs(paths, seen.look, pooled=vectors)):
             try:
                 if isinstance(output, UnreadableImage):
                     raise output
+                read.append(index)
                 outputs.append(output if reduce is None else reduce(index, output))
                 indices.append(index)
             except UnreadableImage as error:  # the image, or the mask that says what is true
@@ -149,4 +171,4 @@ def _run_images(
     if not outputs:
         why = unreadable[0]["error"].removeprefix(unreadable[0]["image"]).strip()  # a part has at least one image
         raise VitrailError(f"none of {counted(len(items), 'image')} could be read, the first because it {why}")
-    return EvaluatedImages(torch.stack(outputs), indices, unreadable)
+    return EvaluatedImages(torch.stack(outputs), indices, unreadable, dict(zip(read, vectors, strict=False)))

@@ -34,7 +34,7 @@ def targets_for(
     if columns:
         return _numbers(items, theirs, ours)
     used = sorted({label for item in items for label in item.classes()})
-    place = dict(zip(used, _places([theirs[label] for label in used], ours), strict=True))
+    place = dict(zip(used, label_places([theirs[label] for label in used], ours), strict=True))
     return [
         place[item.target] if isinstance(item.target, int) else tuple(sorted(place[one] for one in item.classes()))
         for item in items
@@ -47,7 +47,7 @@ def renumbered(targets: OwnTargets, task: DenseTask, theirs: Sequence[str], ours
         raise VitrailError("the model file has no class names to match with the data's: train it with names")
     if list(theirs) == list(ours):
         return targets
-    return RenumberedTargets(targets, task, _places(theirs, ours))
+    return RenumberedTargets(targets, task, label_places(theirs, ours))
 
 
 class RenumberedTargets:
@@ -63,7 +63,8 @@ class RenumberedTargets:
         return self.task.renumber(self.targets.own(index), self.numbers)
 
 
-def _places(names: Sequence[str], ours: Sequence[str]) -> list[int]:
+def label_places(names: Sequence[str], ours: Sequence[str]) -> list[int]:
+    """Where each name stands among the model's labels `ours`; one that the model lacks, or has twice, is named."""
     known = {nfc(label): place for place, label in enumerate(ours)}
     count = Counter(map(nfc, ours))
     for name in map(nfc, names):

@@ -24,18 +24,28 @@ class Model(Checkpoint):
     """What `vitrail.load` gives: a checkpoint, and its answers."""
 
     @overload
-    def predict(self, source: Source, top: int = 5, *, errors: str = "raise", **options: Any) -> dict[str, Any]: ...
+    def predict(
+        self, source: Source, top: int = 5, *, errors: str = "raise", unknown: bool = False, **options: Any
+    ) -> dict[str, Any]: ...
     @overload
     def predict(
-        self, source: Iterable[Source], top: int = 5, *, errors: str = "raise", **options: Any
+        self, source: Iterable[Source], top: int = 5, *, errors: str = "raise", unknown: bool = False, **options: Any
     ) -> list[dict[str, Any]]: ...
     def predict(
-        self, source: Source | Iterable[Source], top: int = 5, *, errors: str = "raise", **options: Any
+        self,
+        source: Source | Iterable[Source],
+        top: int = 5,
+        *,
+        errors: str = "raise",
+        unknown: bool = False,
+        **options: Any,
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """The answer for an image, or a list of answers for several, in their order.
 
         source: a path, the bytes of a file, a Pillow image or an array (height, width, channels); or several of these.
         errors: 'raise' UnreadableImage for one that cannot be read, or 'return' {"error": why} in its place.
+        unknown: the answer to a picture unlike those of training is "unknown"; every answer of a model whose file tells
+        it has `familiarity` and `familiar`.
         options: engine, precision, device, batch_size, workers, calibration and fast_decode, as `Predictor` takes them.
         Use it, too, for a stream too long for a list.
         """
@@ -45,7 +55,7 @@ class Model(Checkpoint):
         sources = _as_iterable(source)
         if isinstance(sources, Sequence):
             options.setdefault("calibration", sources)
-        for prediction in Predictor(self, **options).predict(sources, top):
+        for prediction in Predictor(self, **options).predict(sources, top, unknown=unknown):
             if prediction.error is not None and errors == "raise":
                 raise prediction.error
             answers.append({"error": str(prediction.error)} if prediction.answer is None else prediction.answer)

@@ -66,22 +66,36 @@ class Predictor:
         self.workers = options["workers"]
 
     def outputs(
-        self, sources: Iterable[Source | Pause], look: Look | None = None
+        self,
+        sources: Iterable[Source | Pause],
+        look: Look | None = None,
+        decode: bool = True,
+        pooled: list[Tensor] | None = None,
     ) -> Generator[tuple[Source, Tensor | UnreadableImage], None, None]:
         """Each source with the model's outputs (K,), float32, or with the reason why it could not be read. Outputs of
-        dense tasks come decoded, in the picture's own pixels (`DenseTask.decode`).
+        dense tasks come decoded, in the picture's own pixels (`DenseTask.decode`), or as the model gives them.
 
-        look: is shown each image that was read, with its place among the sources, in the threads that read."""
+        look: is shown each image that was read, with its place among the sources, in the threads that read.
+        pooled: is given the vector of each image that could be read, where the model's file tells what is familiar."""
         for batch in self._read(sources, look):
-            yield from self._run(batch)
+            yield from self._run(batch, decode, pooled)
 
-    def predict(self, sources: Iterable[Source | Pause], top: int = 5) -> Generator[Prediction, None, None]:
-        """Each source with its answer, as the model's task gives it. `top`: how many guesses, where it makes some."""
+    def predict(
+        self, sources: Iterable[Source | Pause], top: int = 5, *, unknown: bool = False
+    ) -> Generator[Prediction, None, None]:
+        """Each source with its answer, as the model's task gives it. `top`: how many guesses, where it makes some.
+
+        Where the model's file tells, an answer has `familiarity` and `familiar`. unknown: the answer to what is not
+        familiar is "unknown"."""
         self.engine.task  # noqa: B018  a model without answers is refused before anything is read
+        if unknown:
+            self.engine.check_unknown()
         precision = self.engine.backend.precision
         for batch in self._read(sources):
-            results = self._run(batch)
-            answers = iter(self.engine.answer([row for _, row in results if isinstance(row, Tensor)], top))
+            pooled: list[Tensor] = []
+            results = self._run(batch, pooled=pooled)
+            rows = [row for _, row in results if isinstance(row, Tensor)]
+            answers = iter(self.engine.answer(rows, top, pooled, unknown))
             for (source, result), (_, image) in zip(results, batch, strict=True):
                 if isinstance(result, Tensor):
                     clipped = isinstance(image, ModelInput) and image.clipped > 0
@@ -106,9 +120,13 @@ class Predictor:
             look(number - 1, image)
         return image
 
-    def _run(self, batch: ReadBatch) -> list[tuple[Source, Tensor | UnreadableImage]]:
+    def _run(
+        self, batch: ReadBatch, decode: bool = True, pooled: list[Tensor] | None = None
+    ) -> list[tuple[Source, Tensor | UnreadableImage]]:
+        """pooled: is given the vector of each image that could be read, where familiarity is told by it."""
         images = [image for _, image in batch if isinstance(image, ModelInput)]
-        outputs = iter(self.engine.outputs(images) if images else ())
+        pooled = None if self.engine.familiarity is None else pooled
+        outputs = iter(self.engine.outputs(images, decode, pooled) if images else ())
         return [(source, next(outputs) if isinstance(image, ModelInput) else image) for (_, source), image in batch]
 
 

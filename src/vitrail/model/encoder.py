@@ -156,6 +156,7 @@ class Encoder(nn.Module, ABC):
     blocks: nn.ModuleList
     head: LinearHead | DenseHead | None
     checkpointing: bool = False  # recompute each block's activations in the backward pass, to save memory
+    heads_apart: bool = False  # of DeiT's two heads, in training: both answers, (B, 2, classes), not their mean
     merge_tokens: int = 0  # patches merged in each block of a pass that nobody looks into; see `with_merged_tokens`
 
     @property

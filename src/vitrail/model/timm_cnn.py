@@ -1,4 +1,4 @@
-"""A CNN of timm as the stem of stem="features": one of its feature maps becomes the tokens.
+"""A CNN of timm: one of its feature maps as the tokens of stem="features", or whole, with its classifier, as a teacher.
 
 `ViTConfig(stem="features", cnn="timm:resnet18", patch_size=16, feature_channels=256)` says all of it: timm's
 architecture, and by the patch size which map, the one with that stride. So a model file can build it again. timm is an
@@ -38,6 +38,29 @@ class TimmCNN(nn.Module):
         return features
 
 
+class TimmClassifier(nn.Module):
+    """(B, C, H, W) -> (B, classes): a whole network of timm, with its classifier."""
+
+    def __init__(self, network: nn.Module, architecture: str) -> None:
+        super().__init__()
+        self.network, self.architecture = network, architecture
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits."""
+        return self.network(images)
+
+    def feature_map(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Its last feature map, (B, F, h, w), and the vector that its classifier reads, (B, D)."""
+        network: Any = self.network
+        features = network.forward_features(images)
+        if features.dim() != 4 or features.shape[1] != network.feature_info[-1]["num_chs"]:
+            raise VitrailError(
+                f"timm's {self.architecture} gives no feature map with its channels first: of a ViT or a Swin give the "
+                "hub id, such as timm/deit_tiny_patch16_224.fb_in1k"
+            )
+        return features, network.forward_head(features, pre_logits=True)
+
+
 def build_timm_cnn(config: ViTConfig, device: str = "cpu") -> TimmCNN:
     """The CNN that a config names, with fresh weights.
 
@@ -52,6 +75,11 @@ def timm_cnn(architecture: str, stride: int, channels: int, **options: Any) -> T
     index = feature_map(architecture, stride).place
     chosen = {"features_only": True, "out_indices": (index,), "in_chans": channels}
     return TimmCNN(timm().create_model(architecture, **chosen, **options))
+
+
+def timm_classifier(architecture: str, classes: int, **options: Any) -> TimmClassifier:
+    """timm's architecture as a whole. options: for timm.create_model, such as pretrained weights."""
+    return TimmClassifier(timm().create_model(architecture, num_classes=classes, **options), architecture)
 
 
 def feature_map(architecture: str, stride: int) -> FeatureMap:

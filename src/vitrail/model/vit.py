@@ -67,12 +67,7 @@ class ViT(Encoder):
         """From what the first block takes to the answer of a head that reads one vector."""
         kept = None
         if keep is not None:
-            if self.config.attention_window:
-                raise VitrailError("attention_window needs all patches: keep must be None (train.keep_tokens = 1)")
-            prefix = torch.arange(self.prefix, device=keep.device)
-            kept = torch.cat([prefix, keep + self.prefix])
-            rope = None if embedding.rope is None else embedding.rope.index_select(1, keep)
-            embedding = Embedding(embedding.tokens.index_select(1, kept), rope, embedding.grid)  # (B, prefix + K, D)
+            embedding, kept = self.keep_patches(embedding, keep)
         # With [CLS] pooling nobody reads the last block's patches, so they are attended to but not carried on: the same
         # answer, for 7 % fewer multiply-adds in S/16.
         carry = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
@@ -83,8 +78,18 @@ class ViT(Encoder):
         sizes = None if embedding.merging is None else embedding.merging.sizes
         return self.answer(embedding.tokens, capture, sizes)
 
+    def keep_patches(self, embedding: Embedding, keep: Tensor) -> tuple[Embedding, Tensor]:
+        """Only the patches with the numbers keep (K,), tokens (B, prefix + K, D), and the numbers of all tokens that
+        are left, (prefix + K,), which blocks need to know."""
+        if self.config.attention_window:
+            raise VitrailError("attention_window needs all patches: keep must be None (train.keep_tokens = 1)")
+        prefix = torch.arange(self.prefix, device=keep.device)
+        kept = torch.cat([prefix, keep + self.prefix])
+        rope = None if embedding.rope is None else embedding.rope.index_select(1, keep)
+        return Embedding(embedding.tokens.index_select(1, kept), rope, embedding.grid), kept
+
     def answer(self, x: Tensor, capture: Capture | None = None, sizes: Tensor | None = None) -> Tensor:
-        """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes)."""
+        """The last block's output (B, M, D) -> final norm, pooling, head -> (B, classes); see `heads_apart`."""
         if self.distillation_head is None:
             return super().answer(x, capture, sizes)
         assert self.head is not None  # DeiT: two tokens, two heads, the mean of their answers
@@ -92,7 +97,8 @@ class ViT(Encoder):
         pooled, distillation = self.norm_pooled(x[:, 0]), self.norm_pooled(x[:, 1])
         if capture is not None:
             capture.normed, capture.pooled = x, pooled
-        return (in_float32(self.head, pooled) + in_float32(self.distillation_head, distillation)) / 2
+        answers = in_float32(self.head, pooled), in_float32(self.distillation_head, distillation)
+        return torch.stack(answers, dim=1) if self.heads_apart and self.training else (answers[0] + answers[1]) / 2
 
     def norm_tokens(self, x: Tensor) -> Tensor:
         """The final norm, where it is one over tokens: (B, M, D) -> (B, M, D)."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +13,8 @@ from torch import Tensor
 from vitrail import __version__
 from vitrail.inference.predictor import Predictor
 from vitrail.report.pages.run_page import RunRecord
+from vitrail.report.sections.familiarity_section import familiarity_section
+from vitrail.report.sections.label_errors_section import label_findings
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.training.run_log import clock
 from vitrail.training.stages.finish_run import Finished
@@ -28,6 +32,11 @@ def record(finished: Finished) -> RunRecord:
         ("versions", f"vitrail {__version__}, torch {torch.__version__}, Python {platform.python_version()}"),
         ("machine", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
     ]
+    if taught := finished.checkpoint.provenance["training"].get("distillation"):
+        facts.append(("teacher", teacher_words(taught)))
+    if pile := finished.checkpoint.provenance["training"].get("unlabelled"):
+        by = "the teacher's answers" if taught else "hidden patches that were painted"
+        facts.append(("without labels", f"{pile}, learnt by {by}"))
     if finished.sampled:
         facts.append(("measured on", finished.sampled))
     return RunRecord(
@@ -45,10 +54,20 @@ def record(finished: Finished) -> RunRecord:
         root=finished.root,
         history=finished.folder.history(),
         findings=finished.findings,
+        label_findings=label_findings(finished.learnt, finished.task),
+        familiarity=familiarity_section(finished.learnt, finished.root),
         facts=facts,
         task=finished.task,
         worst=_worst_seen(finished),
     )
+
+
+def teacher_words(taught: Mapping[str, Any]) -> str:
+    """Who taught, and what was learnt of it."""
+    what = "the class that it gives" if taught["distillation"] == "hard" else "its answers"
+    what += "" if taught["temperature"] == 1 else f" at temperature {taught['temperature']:g}"
+    weight, fingerprint = taught["weight"], taught["fingerprint"]
+    return f"{taught['teacher']}: {what}, {weight:.0%} of the loss; its weights have the fingerprint {fingerprint}"
 
 
 def _worst_seen(finished: Finished) -> list[tuple[Tensor, Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -29,6 +29,8 @@ from vitrail.serving.routes.static_files import StaticFile, read_web_files
 from vitrail.serving.served_index import ServedIndex
 from vitrail.serving.served_model import ServedModel
 from vitrail.serving.server_metrics import ServerMetrics
+from vitrail.tasks.shared.answer_schemas import BOOLEAN, PROBABILITY, object_of
+from vitrail.tasks.task import Task
 from vitrail.visuals.palette import hexadecimal, palette
 
 # FastAPI can send traces and metrics of its own with OpenTelemetry, also by an environment variable. We never do.
@@ -39,6 +41,7 @@ NO_TELEMETRY: Any = {
     "operation_spans": False,
     "auto_configure": False,
 }
+FAMILIARITY = "The share of held-out pictures of training that are at most as familiar; below 0.05 it is a stranger."
 PREFIXES = ("/web/", "/v1/samples/", "/v1/index/")  # of paths that are one in the metrics
 
 
@@ -89,10 +92,19 @@ def openapi_document(app: FastAPI, served: ServedModel) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     if served.task is not None:
         results = document["components"]["schemas"]["PredictResponse"]["properties"]["results"]
-        results["items"] = {"anyOf": [served.task.answer_schema, {"$ref": "#/components/schemas/ErrorResponse"}]}
+        answer = answer_schema(served.task, served.engine.familiarity is not None)
+        results["items"] = {"anyOf": [answer, {"$ref": "#/components/schemas/ErrorResponse"}]}
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{}, {"token": []}]
     return document
+
+
+def answer_schema(task: Task, tells_familiarity: bool) -> Mapping[str, Any]:
+    """JSON schema of an answer: the task's, and how familiar the image is where the model's file tells."""
+    if not tells_familiarity:
+        return task.answer_schema
+    told = object_of(familiarity=PROBABILITY | {"description": FAMILIARITY}, familiar=BOOLEAN)
+    return {"allOf": [task.answer_schema, told]}
 
 
 def documentation_files(document: dict[str, Any]) -> dict[str, StaticFile]:

@@ -21,7 +21,7 @@ class ForwardResult:
     """What a forward pass gives for one image."""
 
     outputs: Tensor  # (K,), or whatever the model gives for an image; float32 on the CPU
-    pooled: Tensor | None  # (D,), what the head reads; None where nobody asked for it
+    pooled: Tensor | None  # (D,), what the head reads; None where nobody asked for it and familiarity is not told
     step: BlockStep | None  # of the requested block, a batch of one
     query_attention: Tensor | None  # (heads, Q, N), of a box decoder, where a block was requested
     seconds: float  # of the whole pass
@@ -48,7 +48,7 @@ def run_batch(engine: Engine, requests: Sequence[ForwardRequest]) -> list[Any]:
     started = time.perf_counter()
     blocks = {request.block for request in requests if request.block is not None}
     capture = None
-    if any(request.looks_inside for request in requests):
+    if engine.familiarity is not None or any(request.looks_inside for request in requests):
         capture = Capture(blocks, query_attention=bool(blocks))
     outputs = engine.forward(engine.transform([request.pixels for request in requests]), capture).cpu()
     pooled = None if capture is None or capture.pooled is None else capture.pooled.float().cpu()

@@ -23,6 +23,7 @@ from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.engine import Engine, default_batch_size
 from vitrail.inference.image_processor import ModelInput
+from vitrail.inference.output.writers import familiarity_words
 from vitrail.model.block import Block
 from vitrail.serving.decoding.picture_reader import Picture, PictureReader
 from vitrail.serving.forward_batch import ForwardRequest, ForwardResult, run_batch
@@ -134,17 +135,27 @@ class ServedModel:
         """(1, C, h, w), normalised, in the model's own precision."""
         return self.engine.transform([picture.pixels]).to(next(self.model.parameters()).dtype)
 
-    def answer(self, picture: Picture, result: ForwardResult | None, top: int) -> dict[str, Any]:
+    def check_unknown(self) -> None:
+        """Refuse to answer "unknown" where the model cannot."""
+        try:
+            self.engine.check_unknown()
+        except VitrailError as error:
+            raise unprocessable(str(error)) from None
+
+    def answer(self, picture: Picture, result: ForwardResult | None, top: int, unknown: bool = False) -> dict[str, Any]:
         """As `vitrail predict` gives it. result: of the picture's pass; None: none was needed for it."""
         if self.task is None:
             raise unprocessable(self.no_task)
+        pooled: list[Tensor] = []
         if picture.whole is not None:
-            decoded = self.engine.outputs([ModelInput(picture.pixels, picture.letterbox, picture.whole)])
+            image = ModelInput(picture.pixels, picture.letterbox, picture.whole)
+            decoded = self.engine.outputs([image], pooled=None if self.engine.familiarity is None else pooled)
         else:
             assert result is not None
             letterboxes = [] if picture.letterbox is None else [picture.letterbox]
             decoded = list(self.engine.decode(result.outputs[None], letterboxes))
-        return self.engine.answer(decoded, top)[0]
+            pooled = [] if result.pooled is None else [result.pooled]
+        return self.engine.answer(decoded, top, pooled, unknown)[0]
 
     def embedding(self, result: ForwardResult) -> list[float]:
         assert result.pooled is not None
@@ -153,7 +164,9 @@ class ServedModel:
         return result.pooled.flatten().tolist()
 
     def words(self, answer: dict[str, Any] | None) -> str:
-        return "an embedding, not an answer" if answer is None or self.task is None else self.task.words(answer)
+        if answer is None or self.task is None:
+            return "an embedding, not an answer"
+        return self.task.words(answer) + familiarity_words(answer)
 
     def describe(self, samples: Sequence[dict[str, str]]) -> dict[str, Any]:
         """For /v1/model."""
@@ -176,6 +189,7 @@ class ServedModel:
             "precision": self.engine.backend.precision,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "methods": available_methods(self.checkpoint),
+            "tells_familiarity": self.engine.familiarity is not None,
             "notes": self.checkpoint.notes,
             "samples": list(samples),
             "limits": {"bytes": self.limits.bytes, "pixels": self.limits.pixels, "images": self.limits.images},

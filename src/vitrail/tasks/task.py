@@ -23,6 +23,8 @@ from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.intervals import Groups, Metrics, plain
 from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
 
+UNKNOWN = "unknown"  # the answer to a picture unlike all that a model learnt from
+
 
 class NotFinite(VitrailError):
     """A model gave something else than numbers."""
@@ -62,6 +64,8 @@ class Task(ABC):
     crops_and_flips: ClassVar[bool] = True  # whether the target stays right when an image is cropped or mirrored
     sliding_windows: ClassVar[bool] = False  # whether images can be looked at window by window
     finds_objects: ClassVar[bool] = False  # whether the head has a limited number of candidates for objects
+    # how it can learn from a teacher's answers, soft or hard, the usual one first; (): not at all
+    distillations: ClassVar[tuple[str, ...]] = ()
     photo_batch: ClassVar[int] = 64  # images a step at most, where they are large
     short_run_batch: ClassVar[int] = 64  # images a step at most in a run of a few minutes
 
@@ -111,6 +115,11 @@ class Task(ABC):
     def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
         """Extra queries for the head in training, made from the targets and the seed; None: the head takes none."""
         return None
+
+    def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+        """How far a training model's outputs (B, outputs) are from the answers of a teacher, the outputs of a finished
+        model about the same images: a scalar, the mean over the batch. kind: one of `distillations`."""
+        raise NotImplementedError(f"the task {self.name} does not learn from answers")
 
     @abstractmethod
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -169,6 +178,11 @@ class Task(ABC):
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         """What a finished model says about each image, fit for JSON."""
 
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """What is said of a picture unlike all that the model learnt from, instead of its answer; `unknown` in it is
+        True. Only of tasks whose answer is about a whole image."""
+        raise VitrailError(f"the task {self.name} has no answer 'unknown'")
+
     @abstractmethod
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """How well answers of another engine agree with torch's; both are decoded outputs, one an image."""
@@ -180,6 +194,11 @@ class Task(ABC):
     def judged_by(self, metrics: Mapping[str, float]) -> tuple[str, float]:
         """The metric of `evaluate` of which a faster model must not lose too much, and its value, 1 at best."""
         return self.main_metric, metrics[self.main_metric]
+
+    def uncertainty(self, outputs: Tensor) -> Tensor | None:
+        """(B,) from 0 to 1: how unsure a finished model is of each image, by its outputs (B, ...) before decoding. None
+        where the outputs do not say."""
+        return None
 
     @abstractmethod
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:

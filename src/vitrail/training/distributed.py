@@ -97,7 +97,7 @@ def end_processes(processes: Processes) -> None:
         dist.destroy_process_group()
 
 
-def distribute(model: Encoder, processes: Processes, shard: bool) -> nn.Module:
+def distribute(model: nn.Module, processes: Processes, shard: bool) -> nn.Module:
     """The model as it is called in training: alone, replicated (DDP), or cut up among the processes (FSDP2)."""
     if processes.world == 1:
         return model
@@ -107,6 +107,7 @@ def distribute(model: Encoder, processes: Processes, shard: bool) -> nn.Module:
     if shard:
         from torch.distributed.fsdp import fully_shard
 
+        assert isinstance(model, Encoder)
         for block in model.block_modules():
             fully_shard(block)
         fully_shard(model)

@@ -24,8 +24,8 @@ from vitrail.training.optim.batch_norm import recomputed_statistics
 from vitrail.training.plan import Plan, StepTiming
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Recipe
-from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
-from vitrail.training.train_step import Trainer, compute_gradients, update_weights
+from vitrail.training.stages.decode_images import TrainingImages
+from vitrail.training.train_step import Trainer
 
 COLD_STEPS = 2  # of a session, whose time says nothing about the others: memory is new, threads start
 SAME_LOSS = 1e-4  # of the loss: a smaller gain is none, or patience would never run out where weights hardly move
@@ -91,11 +91,11 @@ def run_steps(
     with closing(trainer.loader.batches(state.step, last)) as batches:
         for batch in batches:
             length = plan.at(batch.step)
-            loss, stop = share_loss(compute_gradients(trainer, batch, length), received(), run.processes)
+            loss, stop = share_loss(trainer.gradients(batch, length), received(), run.processes)
             if not math.isfinite(loss):
                 raise diverged(f"the loss became {loss}", trainer, state)
             state.updating = True
-            update_weights(trainer, batch.step, length)
+            trainer.update(batch.step, length)
             state.updating = False
             state.step = batch.step + 1
             state.seconds = time.monotonic() - began  # waiting for data and evaluations included
@@ -123,31 +123,32 @@ def evaluate(run: Run, trainer: Trainer, images: TrainingImages, state: TrainSta
     """Measure the model, by its EMA weights if there are some, on the validation images, and keep the best with the
     batch norm statistics that it was measured with; the last where the images are too few to tell the best. Returns the
     seconds that the images took."""
-    task = trainer.task
+    scores = trainer.scores
     averaged = trainer.ema.applied(trainer.model) if trainer.ema is not None else nullcontext()
     with averaged, recomputed_statistics(trainer):
         began = time.perf_counter()
         try:
-            metrics = quick_metrics(images, trainer.network, run.processes)
+            metrics = trainer.measure(images)
         except NotFinite:
             raise diverged("the model's outputs were no longer finite", trainer, state) from None
         seconds = time.perf_counter() - began
-        score, loss = metrics[task.main_metric], metrics["loss"]
+        score, loss = metrics[scores.main_metric], metrics.get("loss", math.inf)
         lower = loss < (1 - SAME_LOSS) * state.best_loss
         is_best = state.best is None or score > state.best or (score == state.best and lower)
         if is_best:
             state.best, state.best_loss, state.since_best = score, loss, 0
         else:
             state.since_best += 1
-        is_kept = is_best or not images.can_choose_best
+        is_kept = is_best or trainer.keeps_last or not images.can_choose_best
         if is_kept:
             state.best_step = state.step
             save_best(run, trainer, state)
-    row = progress_row(trainer, state)
-    run.progress.best = task.show(task.main_metric, state.best or 0.0)
-    run.progress.record({**row, "validation": metrics, "best": is_best, "kept": is_kept})
-    text = ", ".join(f"{name} {task.show(name, value)}" for name, value in metrics.items())
-    run.progress.say(f"epoch {row['epoch']:g}: {text}{' (best)' if is_best else ''}")
+        row = progress_row(trainer, state)
+        run.progress.best = scores.show(scores.main_metric, state.best or 0.0)
+        run.progress.record({**row, "validation": metrics, "best": is_best, "kept": is_kept})
+        text = ", ".join(f"{name} {scores.show(name, value)}" for name, value in metrics.items())
+        run.progress.say(f"epoch {row['epoch']:g}: {text}{' (best)' if is_best else ''}")
+        trainer.evaluated(run, state.step)
     return seconds
 
 
@@ -183,7 +184,7 @@ def save_state(run: Run, trainer: Trainer, state: TrainState) -> None:
 
 
 def save_best(run: Run, trainer: Trainer, state: TrainState) -> None:
-    tensors = collect_tensors(trainer.model, (), None)
+    tensors = collect_tensors(trainer.encoder, (), None)
     if run.processes.is_main:
         run.checkpoints.save_best(tensors, state.facts())
 

@@ -100,6 +100,8 @@ class Plan:
     deadline: float = 0.0  # seconds from the first step to the end of the report; 0: the length is no matter of time
     timing: StepTiming | None = None  # "pace" in the file
     quick_images: int | None = None  # how many held-out images an evaluation on the way takes; None: the usual number
+    teacher: str = ""  # its fingerprint, where there is one
+    unlabelled: str = ""  # the fingerprint of the pictures without labels
     reasons: tuple[str, ...] = ()
 
     @property

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrail.errors import VitrailError
 from vitrail.training.checkpointing import Checkpoints
 from vitrail.training.distributed import Processes, end_processes, start_processes
 from vitrail.training.failure import in_a_sentence
@@ -27,9 +28,10 @@ class RunRequest:
     resume: bool = False
     shard: bool = False
     command: str = ""  # the command line or the call, for the report
+    verb: str = "train"  # the command of vitrail that makes and resumes such runs
 
 
-def call_text(data: object, out: object, options: Mapping[str, object]) -> str:
+def call_text(data: object, out: object, options: Mapping[str, object], verb: str = "train") -> str:
     """A call of `vitrail.train` as one would type it; None and False are not given."""
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     texts = [repr(str(data)), repr(str(out))]
@@ -38,7 +40,7 @@ def call_text(data: object, out: object, options: Mapping[str, object]) -> str:
             texts.append(f"{name}=Settings().with_values({value.changed()!r})")
         else:
             texts.append(f"{name}={str(value)!r}" if isinstance(value, Path) else f"{name}={value!r}")
-    return f"vitrail.train({', '.join(texts)})"
+    return f"vitrail.{verb}({', '.join(texts)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ class Run:
     @property
     def resume_command(self) -> str:
         request, world = self.request, self.processes.world
-        words = ["vitrail", "train", request.data, "--out", str(request.out), "--resume"]
+        words = ["vitrail", request.verb, request.data, "--out", str(request.out), "--resume"]
         if world > 1:
             words = ["torchrun", "--nproc-per-node", str(world), "--no-python", *words]
         return shlex.join([*words, "--shard"] if request.shard else words)
@@ -66,6 +68,15 @@ class Run:
         """The error to raise instead: one sentence where it is one that users can do something about."""
         saved = max(self.checkpoints.steps(), default=0)
         return in_a_sentence(error, recipe, saved, self.resume_command, self.processes.world)
+
+
+def check_verb(settings: Settings, request: RunRequest) -> None:
+    """A run of one command is not resumed by another."""
+    own = "pretrain" if settings.pretrain.method is not None else "train"
+    if request.resume and own != request.verb:
+        raise VitrailError(f"{request.out} holds a run of vitrail {own}: go on with vitrail {own} --resume")
+    if not request.resume and own == "pretrain" and request.verb == "train":
+        raise VitrailError("pretrain.method is a setting of vitrail pretrain: leave it out")
 
 
 @contextmanager
@@ -77,6 +88,7 @@ def open_run(request: RunRequest) -> Iterator[Run]:
         with ExitStack() as stack:
             processes.from_main(lambda: stack.enter_context(folder.held(request.resume)))
             settings = Settings.read(folder.settings) if request.resume else request.settings
+            check_verb(settings, request)
             board = folder.tensorboard if settings.train.tensorboard else None
             progress = standard(folder.metrics, board, processes.is_main)
             stack.callback(progress.close)

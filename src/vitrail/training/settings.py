@@ -39,6 +39,11 @@ class Data(Section):
     pairs: str | None = optional(
         "", "folders of images and masks, 'train:trainannot, val:valannot'; not set: recognised"
     )
+    unlabelled: str | None = optional(
+        "",
+        "a folder of pictures without labels that join the run; with train.teacher its answers about them are learnt, "
+        "else their hidden patches are painted (MAE) by a decoder that is thrown away; not set: none",
+    )
     validation: float | None = optional(
         0.0,
         "part held out when the data has no validation part; not set: a fifth, or a tenth beside a test part",
@@ -57,6 +62,12 @@ class Data(Section):
         "them, faster engines are checked on them; 0: none, where pictures must stay where they are",
         low=0,
         high=300,
+    )
+    familiarity_images: int = setting(
+        2000,
+        "training pictures of which the model file keeps what its head reads, as vectors, 0.7 MB at most: answers then "
+        "say how like them a new picture is; 0: none",
+        low=0,
     )
     workers: int = setting(2, "threads that decode ahead; 0 decodes in the training thread", low=0)
 
@@ -183,6 +194,27 @@ class Recipe(Section):
     cutmix: float | None = optional(-1.0, "alpha of cutmix; 0: off; not set: chosen", low=0)
     class_weights: str = setting("none", "rare classes weigh more in the loss", choices=("none", "sqrt", "inverse"))
     balanced: bool = setting(False, "every class is drawn equally often")
+    teacher: str | None = optional(
+        "",
+        "a finished model whose answers are learnt beside the labels: a file, a published name or a hub id, or a CNN "
+        "such as timm:resnet18.a1_in1k, with the data's own classes; not set: none",
+    )
+    distillation: str | None = optional(
+        "auto",
+        "what is learnt of the teacher; hard: the class that it gives, by a distillation token and a head of its own "
+        "where the network has or can have them (DeiT); soft: its probabilities; not set: soft, but hard for a network "
+        "with a distillation token",
+        choices=("hard", "soft"),
+    )
+    distillation_temperature: float | None = optional(
+        0.0, "soft: what logits are divided by; higher tells more of the less probable classes; not set: chosen", low=0
+    )
+    distillation_weight: float | None = optional(
+        -1.0, "of the teacher in the loss; the labels have the rest; not set: chosen", low=0, high=1
+    )
+    unlabelled_weight: float = setting(
+        1.0, "data.unlabelled without a teacher: what the painting of hidden patches weighs beside the task", low=0
+    )
     precision: str | None = optional(
         "auto",
         "not set: bfloat16 where the hardware computes in it",
@@ -218,7 +250,50 @@ class Augment(Section):
     erase: float | None = optional(-1.0, "probability that a rectangle is painted over; not set: chosen", low=0, high=1)
 
 
-SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "train": Recipe, "augment": Augment}
+@dataclass(frozen=True, kw_only=True)
+class Pretrain(Section):
+    """[pretrain]: how a network learns without labels. Only `vitrail pretrain` has this section."""
+
+    method: str | None = optional("auto", "not set: chosen", choices=("dino", "simdino", "mae", "features"))
+    teacher: str | None = optional(
+        "", "method features: the model whose features are learnt: a file, a published name or a hub id"
+    )
+    global_area: float | None = optional(
+        0.0, "smallest part of a picture's area that a global crop shows; not set: chosen", low=0, high=1
+    )
+    local_crops: int | None = optional(-1, "small crops of each picture; not set: chosen", low=0, high=32)
+    local_area: float | None = optional(
+        0.0, "largest part of a picture's area that a local crop shows; not set: chosen", low=0, high=1
+    )
+    local_size: int | None = optional(0, "pixels a side of a local crop; not set: about half of a global one", low=0)
+    colour: float = setting(1.0, "how strongly colours are changed; 0: not at all", low=0, high=2)
+    hidden: int | None = optional(0, "width of the projection head; not set: chosen", low=0)
+    outputs: int | None = optional(
+        0, "dino: prototypes; simdino: dimensions that the coding rate is computed in; not set: chosen", low=0
+    )
+    momentum: float | None = optional(
+        -1.0, "of the teacher at the start; not set: 0.996, less in short runs; simdino: 0.9", low=0, high=1
+    )
+    momentum_end: float | None = optional(
+        -1.0, "of the teacher at the end; not set: 1, where it stands still; simdino: 0.9", low=0, high=1
+    )
+    teacher_temperature: float = setting(0.04, "dino: of the teacher after its warm-up; lower is sharper", low=0.001)
+    student_temperature: float = setting(0.1, "dino: of the student", low=0.001)
+    centre_momentum: float = setting(0.9, "dino: of the centre that is taken off the teacher's outputs", low=0, high=1)
+    coding_rate: float = setting(1.0, "simdino: weight of the coding rate, which keeps features apart", low=0)
+    weight_decay_end: float | None = optional(
+        -1.0, "the weight decay rises from train.weight_decay to this; not set: it stays", low=0
+    )
+    mask: float = setting(0.75, "mae: part of the patches that are hidden", low=0.05, high=0.95)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "model": Model,
+    "train": Recipe,
+    "augment": Augment,
+    "pretrain": Pretrain,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +304,7 @@ class Settings:
     model: Model = Model()
     train: Recipe = Recipe()
     augment: Augment = Augment()
+    pretrain: Pretrain = Pretrain()
 
     def __post_init__(self) -> None:
         for section in SECTIONS:
@@ -296,6 +372,8 @@ class Settings:
         """Every setting with its meaning above it; those that are not set are commented out."""
         lines: list[str] = []
         for section, kind in SECTIONS.items():
+            if section == "pretrain" and self.pretrain == Pretrain():
+                continue  # a run that learns from labels has none
             lines.append(f"[{section}]")
             for field in fields(kind):
                 lines += as_toml(field, self.value(f"{section}.{field.name}"))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 
 from vitrail.training.plan import Length
-from vitrail.training.train_step import Trainer, compute_gradients, update_weights
+from vitrail.training.train_step import Trainer
 
 SHARE = 0.005  # of the time, for each kind of step
 LONGEST = 10.0  # seconds
@@ -41,8 +41,8 @@ def time_steps(trainer: Trainer, length: Length, seconds: float) -> float:
 
         def step() -> None:
             batch = next(batches)
-            compute_gradients(trainer, batch, length).item()
-            update_weights(trainer, batch.step, length)
+            trainer.gradients(batch, length).item()
+            trainer.update(batch.step, length)
 
         return shortest_time(step, seconds, trainer.processes.agree)
 

@@ -13,6 +13,7 @@ from vitrail.training.optim.memory import keep_freed_memory
 from vitrail.training.plan import Plan
 from vitrail.training.run_context import Run, RunRequest, open_run
 from vitrail.training.settings import Settings
+from vitrail.training.stages.add_teacher import add_teacher, find_teacher
 from vitrail.training.stages.build_model import build_model, choose_settings, fit_to_images, load_start, with_drop_path
 from vitrail.training.stages.build_trainer import build_trainer, restore_state
 from vitrail.training.stages.decode_images import TrainingImages, decode_images
@@ -21,6 +22,7 @@ from vitrail.training.stages.keep_calibration import keep_calibration
 from vitrail.training.stages.make_plan import make_plan
 from vitrail.training.stages.probe_head import probe_head
 from vitrail.training.stages.read_data import make_task, read_data
+from vitrail.training.stages.read_unlabelled import add_unlabelled
 from vitrail.training.train_step import Trainer
 
 
@@ -43,11 +45,13 @@ def train(
         training_data = read_data(run)
         with readable_errors(run, run.settings):
             task = make_task(training_data, run.settings)
+            teacher = find_teacher(run, task)
             loaded = load_start(run.settings, task)
-            choice = choose_settings(run, training_data, task, loaded)
+            choice = choose_settings(run, training_data, task, loaded, teacher)
         with readable_errors(run, choice.settings):
             start = build_model(choice.settings, task, loaded)
             images = decode_images(run, choice.settings, training_data, task, start)
+            images = add_teacher(run, add_unlabelled(run, images), teacher)
             keep_calibration(run, images)
             start = probe_head(run, images, fit_to_images(start, images))
             planned = make_plan(run, images, start, choice.reasons)
@@ -78,6 +82,6 @@ def announce(run: Run, trainer: Trainer, images: TrainingImages, plan: Plan) -> 
         run.progress.say(f"  {held_out}: too few to choose the best weights by, so the last ones are kept")
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
     run.progress.say(
-        f"training {count / 1e6:.3g} M parameters, {trainer.model.config.tokens} tokens an image, {plan.steps:,} steps "
-        f"of {trainer.loader.sampler.batch_size} images"
+        f"training {count / 1e6:.3g} M parameters, {trainer.encoder.config.tokens} tokens an image, "
+        f"{plan.steps:,} steps of {trainer.loader.sampler.batch_size} images"
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -95,37 +97,78 @@ def outputs_of(
     indices: Sequence[int],
     processes: Processes,
     precision: str = MEASURED_IN,
+    pooled: list[Tensor] | None = None,
 ) -> Tensor:
-    """(len(indices), outputs) in float32 on the CPU; each process runs its share."""
+    """(len(indices), outputs) in float32 on the CPU; each process runs its share.
+
+    pooled: is given what the head reads of each image, (D,)."""
     rows: list[Tensor] = []
+    vectors: list[Tensor] = []
     with evaluation_engine(network, images, precision=precision) as engine:
         for batch, count in share_of(indices, images.batch_size, processes):
-            rows += engine.outputs(images.take(batch))[:count]
+            kept: list[Tensor] | None = None if pooled is None else []
+            rows += engine.outputs(images.take(batch), pooled=kept)[:count]
+            vectors += (kept or [])[:count]
+    _gather_vectors(vectors, pooled, engine, processes)
     outputs = torch.stack(rows) if rows else torch.empty(0, engine.checkpoint.config.classes)
     return processes.gather(outputs)
+
+
+def pooled_features(
+    network: nn.Module, images: HeldOutImages, indices: Sequence[int], seconds: float, precision: str
+) -> Tensor:
+    """(M, D): what the head reads of the first M of these images, as many as so many seconds suffice for."""
+    ends = time.monotonic() + seconds
+    features: list[Tensor] = []
+    with evaluation_engine(network, images, precision=precision) as engine:
+        for start in range(0, len(indices), images.batch_size):
+            for _ in engine.run(images.take(indices[start : start + images.batch_size]), features):
+                pass
+            if time.monotonic() > ends:
+                break
+    return torch.stack(features) if features else torch.empty(0, engine.checkpoint.config.pooled_width)
+
+
+def _gather_vectors(vectors: list[Tensor], pooled: list[Tensor] | None, engine: Engine, processes: Processes) -> None:
+    """Give `pooled` the vectors of all processes."""
+    if pooled is not None:
+        own = torch.stack(vectors) if vectors else torch.empty(0, engine.checkpoint.config.pooled_width)
+        pooled += processes.gather(own)
+
+
+class HeldOutTargets(NamedTuple):
+    """The images that are measured, and what is true of them."""
+
+    targets: DenseTargets
+    indices: Sequence[int]
 
 
 def compare_with_targets(
     network: nn.Module,
     task: DenseTask,
     images: HeldOutImages,
-    targets: DenseTargets,
-    indices: Sequence[int],
+    truth: HeldOutTargets,
     processes: Processes,
     precision: str = MEASURED_IN,
+    pooled: list[Tensor] | None = None,
 ) -> tuple[Tensor, float]:
     """What the metrics need of each image's answer and its target, (len(indices), S), and the mean loss.
 
-    They are compared in the picture's own pixels. Each process runs its share.
+    They are compared in the picture's own pixels. Each process runs its share. pooled: see `outputs_of`.
     """
+    targets, indices = truth
     rows: list[Tensor] = []
     losses: list[Tensor] = []
+    vectors: list[Tensor] = []
     with evaluation_engine(network, images, task, precision) as engine:
         for batch, count in share_of(indices, images.batch_size, processes):
-            loss, decoded = _loss_and_answers(engine, task, images, targets, batch)
+            kept: list[Tensor] | None = None if pooled is None else []
+            loss, decoded = _loss_and_answers(engine, task, images.take(batch), HeldOutTargets(targets, batch), kept)
+            vectors += (kept or [])[:count]
             answers = zip(decoded[:count], batch, strict=False)
             rows += [task.compare(answer, targets.own(index)) for answer, index in answers]
             losses += [loss] * count
+    _gather_vectors(vectors, pooled, engine, processes)
     compared = processes.gather(torch.stack(rows).double().to(processes.device)).cpu()
     return compared, float(processes.gather(torch.stack(losses).to(processes.device)).mean())
 
@@ -161,22 +204,23 @@ def share_of(indices: Sequence[int], size: int, processes: Processes) -> Iterato
 
 
 def _loss_and_answers(
-    engine: Engine, task: DenseTask, images: HeldOutImages, targets: DenseTargets, batch: list[int]
+    engine: Engine, task: DenseTask, images: list[ModelInput], truth: HeldOutTargets, pooled: list[Tensor] | None
 ) -> tuple[Tensor, list[Tensor]]:
-    """The mean loss of a batch, and what is decoded from its outputs."""
+    """The mean loss of a batch, and what is decoded from its outputs. pooled: see `outputs_of`."""
+    targets, batch = truth
     losses: list[Tensor] = []
     decoded: list[Tensor] = []
     start = 0
-    for outputs, letterboxes in engine.run(images.take(batch)):
+    for outputs, letterboxes in engine.run(images, pooled):
         indices = batch[start : start + len(outputs)]
         start += len(outputs)
         if engine.processor.windows:
-            truth = _padded_target(task, targets.own(indices[0]), letterboxes[0])
+            target = _padded_target(task, targets.own(indices[0]), letterboxes[0])
         else:
             preprocessing = engine.processor.preprocessing
             letterboxes = [letterbox_of(targets.size(index), preprocessing) for index in indices]
-            truth = targets.moved(targets.take(np.asarray(indices)), maps_of(letterboxes), preprocessing.size)
-        losses.append(task.loss(outputs, truth.to(outputs.device)))
+            target = targets.moved(targets.take(np.asarray(indices)), maps_of(letterboxes), preprocessing.size)
+        losses.append(task.loss(outputs, target.to(outputs.device)))
         decoded += engine.decode(outputs, letterboxes)
     return torch.stack(losses).mean(), decoded
 

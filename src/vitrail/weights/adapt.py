@@ -75,7 +75,7 @@ def without_head(checkpoint: Checkpoint, pool: str | None = None) -> Checkpoint:
     state = {n: t for n, t in checkpoint.model.state_dict().items() if not n.startswith(tuple(dropped))}
     model = filled_model(changed, state, checkpoint.model.feature_cnn)
     model.merge_tokens = checkpoint.model.merge_tokens
-    return replace(checkpoint, model=model, task=EMBED, labels=None)
+    return replace(checkpoint, model=model, task=EMBED, labels=None, familiarity=None)
 
 
 def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
@@ -177,4 +177,7 @@ def _rebuilt(checkpoint: Checkpoint, config: EncoderConfig, state: dict[str, Ten
     model.merge_tokens = checkpoint.model.merge_tokens
     parameter = next(iter(checkpoint.model.parameters()))
     checkpoint.notes.append(note)
+    if checkpoint.familiarity is not None:
+        checkpoint = replace(checkpoint, familiarity=None)  # another network gives other vectors
+        checkpoint.notes.append("what it kept of its training pictures, to tell unfamiliar ones, was dropped")
     return replace(checkpoint, model=model.to(parameter.device, parameter.dtype).train(checkpoint.model.training))

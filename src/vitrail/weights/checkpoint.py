@@ -23,6 +23,8 @@ from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import config_from_dict
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_class, task_names
+from vitrail.weights.familiarity.metadata_entry import ENTRY, from_text, to_text
+from vitrail.weights.familiarity.reference_vectors import Familiarity, check_width
 from vitrail.weights.naming import empty_model
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -42,6 +44,7 @@ class Checkpoint:
     task: str = DEFAULT_TASK
     labels: list[str] | None = None  # one name an output, in order
     provenance: dict[str, Any] = field(default_factory=dict)
+    familiarity: Familiarity | None = None  # how like its training pictures a new one is; None: its file does not tell
 
     @property
     def config(self) -> EncoderConfig:
@@ -80,6 +83,8 @@ class Checkpoint:
         for axis, size, patch in zip(("height", "width"), self.preprocessing.size, self.config.patch_size, strict=True):
             if size % patch:
                 raise VitrailError(f"preprocessing gives {axis} {size}, which patch size {patch} does not divide")
+        if self.familiarity is not None:
+            check_width(self.familiarity, self.config.pooled_width)
 
     def save(self, path: str | Path) -> Path:
         """Write our file. A crash in the middle leaves what stood there before."""
@@ -98,6 +103,8 @@ class Checkpoint:
             ensure_ascii=False,
         )
         metadata = {KEY: description, CHECKSUM: checksum(description, tensors)}
+        if self.familiarity is not None:
+            metadata[ENTRY] = to_text(self.familiarity)
         write_tensors(path, tensors, metadata)
         return path
 
@@ -133,12 +140,14 @@ def from_file(
     _check_types(tensors)
     _check_provenance(description["provenance"])
     model = filled_model(config.replace(**settings), tensors, cnn)
+    told = ENTRY in metadata and not settings  # a network that was changed gives other vectors
     checkpoint = Checkpoint(
         model=model,
         preprocessing=Preprocessing.from_dict(description["preprocessing"]),
         task=description["task"],
         labels=description["labels"],
         provenance=description["provenance"],
+        familiarity=from_text(metadata[ENTRY]) if told else None,
     )
     checkpoint.check()
     return checkpoint

@@ -1,32 +1,37 @@
-"""A pre-trained CNN for stem="features", by timm's name of its weights or from a file of them."""
+"""A pre-trained CNN, for stem="features" or as a teacher: by timm's name of its weights, or from a file of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import TIMM_CNN
-from vitrail.model.timm_cnn import TimmCNN, check_architecture, timm, timm_cnn
+from vitrail.model.timm_cnn import TimmClassifier, TimmCNN, check_architecture, timm, timm_classifier, timm_cnn
 from vitrail.text import listing
 from vitrail.weights import hub
+from vitrail.weights.families.timm_json import read_timm_config
+from vitrail.weights.imagenet_names import name_outputs
 from vitrail.weights.preprocessing import IMAGENET
 from vitrail.weights.source import ENDINGS, Source, read, read_json
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class PretrainedCNN:
-    """Where a CNN's weights are, and how its images are normalised."""
+    """Where a CNN's weights are, and how its images are prepared."""
 
     architecture: str  # timm's name without that of the weights: resnet18
     source: Source
     mean: tuple[float, ...] = IMAGENET[0]
     std: tuple[float, ...] = IMAGENET[1]
+    size: tuple[int, int] = (224, 224)  # height, width of the images that its classifier was trained on
 
     @property
     def config_name(self) -> str:
@@ -35,10 +40,29 @@ class PretrainedCNN:
 
     def build(self, stride: int, channels: int) -> TimmCNN:
         """The CNN with its weights, up to the map of this stride. Its first layer is adapted to the channels."""
+        return self._filled(lambda **weights: timm_cnn(self.architecture, stride, channels, **weights))
+
+    def build_classifier(self) -> tuple[TimmClassifier, list[str] | None]:
+        """The whole network with its classifier, and the names of its outputs where they are known."""
+        name = getattr(timm().models.get_pretrained_cfg(self.architecture), "classifier", None)
+        weight = self.source.tensors.get(f"{name}.weight")
+        if weight is None:
+            raise VitrailError(
+                f"{self.source.name} has no classifier, so it gives no answers: give weights that have one"
+            )
+        classes = len(weight)
+        network = self._filled(
+            lambda **weights: timm_classifier(self.architecture, classes, **weights), num_classes=classes
+        )
+        labels, _ = name_outputs(read_timm_config(self.source).labels(classes), classes)
+        return network, labels
+
+    def _filled(self, build: Callable[..., Network], **published: Any) -> Network:
+        """What `build` makes of these weights. published: what timm is told of them."""
         # copied: timm takes out what it does not need
-        overlay = {"state_dict": dict(self.source.tensors)}
+        overlay = {"state_dict": dict(self.source.tensors), **published}
         try:
-            return timm_cnn(self.architecture, stride, channels, pretrained=True, pretrained_cfg_overlay=overlay)
+            return build(pretrained=True, pretrained_cfg_overlay=overlay)
         except (RuntimeError, KeyError) as error:
             reason = " ".join(str(error).split())[:200]
             raise VitrailError(f"{self.source.name} does not fit timm's {self.architecture}: {reason}") from None
@@ -60,13 +84,15 @@ def find_cnn(name: str) -> PretrainedCNN:
     if name.startswith(TIMM_CNN):
         published = _published(name.removeprefix(TIMM_CNN))
         source = read(hub.fetch(published.hf_hub_id), published.hf_hub_id)
-        mean, std = published.mean, published.std
+        mean, std, size = published.mean, published.std, published.input_size[1:]
     else:
         source = read(_existing(name), name)
         stored = source.config.get("pretrained_cfg", {})
         mean, std = _normalisation(stored if isinstance(stored, dict) else {}, architecture)
+        usual = timm().models.get_pretrained_cfg(architecture)
+        size = read_timm_config(source).input_size or (usual.input_size[1:] if usual is not None else (224, 224))
     _check_tensors(source.name, architecture, source.tensors)
-    return PretrainedCNN(architecture, source, mean, std)
+    return PretrainedCNN(architecture, source, mean, std, (size[0], size[1]))
 
 
 def _published(weights: str) -> Any:

@@ -1,5 +1,7 @@
 """The image size of a dense task follows from the time there is."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -73,6 +75,9 @@ def test_a_published_model_is_fine_tuned_at_its_size_or_a_smaller_one():
         sides.append(fitted.settings.model.image_size or 224)
         assert len(fitted.reasons) == (sides[-1] < 224)
     assert sides == sorted(sides) and sides[0] == 128 and sides[-1] == 224 and len(set(sides)) > 2
+    taught = dataclasses.replace(cost, teacher_seconds=10.0)  # what a teacher takes counts, and no size makes it less
+    fitted = fit_tuned_size_to_time(facts(images=3000, minutes=4000.0), choice, ViTConfig(), taught)
+    assert fitted.settings.model.image_size == 128
 
 
 @pytest.mark.parametrize("head", [HEAD, {"classes": 1, "head": "mask_linear"}, {"classes": 2, "head": "box_decoder"}])

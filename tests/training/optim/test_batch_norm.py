@@ -13,7 +13,7 @@ from vitrail import train
 from vitrail.data.loading.loader import Batch
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
-from vitrail.training import loop
+from vitrail.training import loop, train_step
 from vitrail.training.checkpointing import Checkpoints, read_state
 from vitrail.training.distributed import Processes
 from vitrail.training.optim import batch_norm
@@ -149,13 +149,13 @@ def test_the_best_weights_are_kept_with_the_statistics_they_were_measured_with(
     tmp_path, pictures, monkeypatch, average
 ):
     measured = []
-    quick_metrics = loop.quick_metrics
+    quick_metrics = train_step.quick_metrics
 
-    def spy(images, network, processes):
+    def spy(images, network, processes, precision):
         measured.append(statistics(network))
-        return quick_metrics(images, network, processes)
+        return quick_metrics(images, network, processes, precision)
 
-    monkeypatch.setattr(loop, "quick_metrics", spy)
+    monkeypatch.setattr(train_step, "quick_metrics", spy)
     settings = Settings().with_values(FAST | {"train.average": average})
     finished = train(pictures, tmp_path / "run", settings=settings)
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoint")

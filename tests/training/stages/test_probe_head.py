@@ -3,42 +3,12 @@
 import json
 
 import pytest
-import torch
 
 import vitrail
 from tests.training.running import write_pictures
-from vitrail.tasks.registry import task_for
+from vitrail.search.linear_probe import fit_probe
 from vitrail.training.settings import Settings
 from vitrail.training.stages import probe_head
-from vitrail.training.stages.probe_head import fit_probe
-
-
-def test_a_probe_separates_what_can_be_separated():
-    """Features of very different scales, one of which tells the class."""
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(200, 8, generator=generator) * torch.tensor([1000.0, 1, 1, 1, 1, 1, 1, 0.001]) + 50
-    targets = (features[:, 7] > features[:, 7].median()).long()
-    task = task_for("classify", ["low", "high"])
-    probe = fit_probe(features, targets, task)
-    assert (probe(features).argmax(1) == targets).float().mean() > 0.95
-
-
-def test_a_probe_of_numbers_is_their_regression():
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(100, 4, generator=generator)
-    numbers = features @ torch.tensor([[1.0], [-2.0], [0.0], [3.0]]) + 2000
-    task = task_for("regress", ["weight"])
-    task.fit(numbers.tolist())
-    answers = task.meant(fit_probe(features, numbers, task)(features))
-    assert (answers - numbers).abs().max() < 0.1
-
-
-def test_labels_without_a_pattern_give_a_probe_that_says_little():
-    """The decay is chosen by images that the probe was not fitted to."""
-    generator = torch.Generator().manual_seed(0)
-    features, targets = torch.randn(60, 50, generator=generator), torch.randint(2, (60,), generator=generator)
-    probe = fit_probe(features, targets, task_for("classify", ["a", "b"]))
-    assert probe(features).softmax(1).max() < 0.99 and probe.weight.norm() < 1
 
 
 @pytest.fixture(scope="module")

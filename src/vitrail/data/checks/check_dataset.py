@@ -38,6 +38,7 @@ class CheckReport:
     seconds: float
     examined: tuple[Examined, ...] = field(repr=False)  # in the order of the dataset's items
     looks: tuple[TargetLook | None, ...] = field(default=(), repr=False)  # of the targets; empty after a fast check
+    label_errors: tuple[dict[str, Any], ...] | None = None  # of `check --model`, worst first; None: nobody asked
 
     @property
     def exit_code(self) -> int:
@@ -85,6 +86,7 @@ class CheckReport:
             "seconds": round(self.seconds, 3),
             "ok": self.exit_code == 0,
             "findings": [finding.to_dict(dataset.root) for finding in self.findings],
+            **({} if self.label_errors is None else {"label_errors": list(self.label_errors)}),
         }
 
     def __str__(self) -> str:

@@ -39,6 +39,7 @@ class Batch:
     targets: Tensor  # (B, ...) after augmentation
     indices: NDArray[np.int64]  # (B,) into the list of training images
     mix: Mix | None
+    unlabelled: Tensor | None = None  # (U, C, H, W), normalised: pictures without labels, see unlabelled_loader.py
 
 
 class RawBatch(NamedTuple):
@@ -69,7 +70,7 @@ class Loader:
         if self.workers == 0:
             for step in range(first, last):
                 drawn = self.batch_indices(step)
-                yield self._augmented(step, drawn, self._read(drawn))
+                yield self.make_batch(step, drawn, self._read(drawn))
             return
         pool = ThreadPoolExecutor(1, thread_name_prefix="vitrail-loader")
         pending: deque[tuple[int, BatchIndices, Future[RawBatch]]] = deque()
@@ -82,7 +83,7 @@ class Loader:
                     if not pending:
                         break
                     ready, drawn, raw = pending.popleft()
-                    yield self._augmented(ready, drawn, raw.result())
+                    yield self.make_batch(ready, drawn, raw.result())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -100,7 +101,8 @@ class Loader:
             raise VitrailError(f"{error}: it was readable when the run began; mend it or take it out") from None
 
     # In the training thread, not ahead: on a CPU the threads of augmentation and of the model would slow each other.
-    def _augmented(self, step: int, drawn: BatchIndices, raw: RawBatch) -> Batch:
+    def make_batch(self, step: int, drawn: BatchIndices, raw: RawBatch) -> Batch:
+        """What the step trains on, from the images that were read for it."""
         prep = self.preprocessing
         images, maps = augment(
             raw.pixels, raw.sizes, prep, self.augmentation, seed=self.seed, epoch=drawn.epoch, indices=drawn.keys

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.graphs.trace import ForwardPass
 from vitrail.inference.backends.backend import Pictures
 from vitrail.inference.backends.torch_backend import TorchBackend, choose_device
 from vitrail.model.encoder import Capture
@@ -18,13 +19,19 @@ COMPILERS = ("g++", "clang++", "c++", "cl")  # one of these builds the loops for
 
 
 class CompiledBackend(TorchBackend):
-    """As `TorchBackend`; a pass that is asked to keep something besides its outputs runs without the compiler."""
+    """As `TorchBackend`; a pass that is asked to keep blocks runs without the compiler.
+
+    pooled: the compiled network also gives the vector that the head reads; else that is not compiled either.
+    """
 
     name = "compiled"
 
-    def __init__(self, network: nn.Module, precision: str = "auto") -> None:
+    def __init__(self, network: nn.Module, precision: str = "auto", pooled: bool = False) -> None:
         super().__init__(network, precision)
-        self._compiled = torch.compile(network)  # the first other batch size makes the batch dynamic
+        self._pooled = pooled
+        self._compiled = torch.compile(
+            ForwardPass(network, pooled) if pooled else network
+        )  # the first other batch size makes the batch dynamic
 
     @classmethod
     def load(
@@ -37,8 +44,16 @@ class CompiledBackend(TorchBackend):
             raise VitrailError(
                 "the engine compiled needs a C++ compiler, and there is none: install g++, or choose another engine"
             )
-        return cls(checkpoint.model.to(chosen), precision)
+        return cls(checkpoint.model.to(chosen), precision, pooled=checkpoint.familiarity is not None)
 
     def run(self, images: Tensor, capture: Capture | None) -> Tensor:
-        """The outputs, by the compiled network where nothing is to be kept."""
-        return super().run(images, capture) if capture is not None else self._compiled(images)
+        """The outputs, by the compiled network where it gives all that is to be kept."""
+        looks = capture is not None and (bool(capture.blocks) or capture.all_tokens or capture.query_attention)
+        if looks or (capture is not None and not self._pooled):
+            return super().run(images, capture)
+        if not self._pooled:
+            return self._compiled(images)
+        outputs, pooled = self._compiled(images)
+        if capture is not None:
+            capture.pooled = pooled
+        return outputs

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.inference.backends.backend import Pictures
+from vitrail.inference.backends.backend import POOLED, Pictures
 from vitrail.inference.backends.graph_cache import GraphCache, fingerprint
 from vitrail.inference.backends.int8_record import INT8, int8_words
 from vitrail.model.encoder import Capture
@@ -22,7 +22,8 @@ from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
 
 Floats: TypeAlias = NDArray[np.float32]
-Run: TypeAlias = Callable[[Floats], Floats]  # normalised (B, C, h, w) -> outputs (B, ...), B of any number
+# Normalised (B, C, h, w), B of any number -> outputs (B, ...), and what the head reads, (B, D), if traced for it.
+Run: TypeAlias = Callable[[Floats], list[Floats]]
 MOST_SIZES = 4  # that are kept ready at a time: each holds a copy of the weights
 
 
@@ -31,11 +32,12 @@ class GraphBackend(ABC):
 
     name: ClassVar[str]
     graph_format: ClassVar[str]  # what is kept of it on disk: engines of several precisions share a file
-    captures: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, checkpoint: Checkpoint, precision: str, pictures: Pictures | None = None) -> None:
         self.checkpoint, self.device = checkpoint, torch.device("cpu")
         self._precision, self.pictures = precision, pictures
+        self.gives_pooled = checkpoint.familiarity is not None  # what familiarity is told by
+        self.captures = frozenset({POOLED}) if self.gives_pooled else frozenset()
         self._lock = threading.Lock()  # a runtime's request runs one batch at a time
         self._runs: dict[tuple[int, int], Run] = {}
         self.cache = GraphCache(fingerprint(checkpoint))
@@ -80,7 +82,10 @@ class GraphBackend(ABC):
     def __call__(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         run = self._run_at((images.shape[2], images.shape[3]))
         with self._lock:
-            return torch.from_numpy(run(images.detach().contiguous().numpy()))
+            outputs, *pooled = run(images.detach().contiguous().numpy())
+        if capture is not None:
+            capture.pooled = torch.from_numpy(pooled[0])
+        return torch.from_numpy(outputs)
 
     def _run_at(self, size: tuple[int, int]) -> Run:
         with self._lock:
@@ -96,6 +101,7 @@ class GraphBackend(ABC):
         if self.precision == "int8" and not is_int8:
             print_error(f"int8 was calibrated for another size: {size[0]} x {size[1]} px run in {self.float_hint}")
         name = f"{self.graph_format}{INT8 if is_int8 else ''}-{size[0]}x{size[1]}"
+        name += "-pooled" if self.gives_pooled else ""
         parts = self.cache.read(name)
         if parts is not None:
             try:

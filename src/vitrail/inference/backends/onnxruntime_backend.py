@@ -8,7 +8,7 @@ import torch
 
 from vitrail.errors import VitrailError
 from vitrail.graphs.installed import import_installed
-from vitrail.graphs.trace import IMAGES, OUTPUTS
+from vitrail.graphs.trace import IMAGES
 from vitrail.inference.backends.graph_backend import Floats, GraphBackend, Run
 
 
@@ -30,7 +30,7 @@ class OnnxRuntimeBackend(GraphBackend):
         from vitrail.graphs.onnx_graph import onnx_model
         from vitrail.graphs.trace import trace
 
-        return onnx_model(trace(self.checkpoint, size))
+        return onnx_model(trace(self.checkpoint, size, pooled=self.gives_pooled))
 
     def serialise(self, model: Any) -> list[bytes]:
         return [model.SerializeToString()]
@@ -43,8 +43,8 @@ class OnnxRuntimeBackend(GraphBackend):
         options.log_severity_level = 3  # errors
         session = runtime.InferenceSession(bytes(parts[0]), options, providers=["CPUExecutionProvider"])
 
-        def run(images: Floats) -> Floats:
-            return session.run([OUTPUTS], {IMAGES: images})[0]
+        def run(images: Floats) -> list[Floats]:
+            return session.run(None, {IMAGES: images})
 
         return run
 

@@ -46,7 +46,7 @@ class OpenVinoBackend(GraphBackend):
         from vitrail.graphs.openvino_graph import openvino_model
         from vitrail.graphs.trace import trace
 
-        return openvino_model(trace(self.checkpoint, size))
+        return openvino_model(trace(self.checkpoint, size, pooled=self.gives_pooled))
 
     def serialise(self, model: Any) -> list[bytes]:
         """The graph as text, and its weights as they are."""
@@ -69,7 +69,7 @@ class OpenVinoBackend(GraphBackend):
         fixed_batch = self.checkpoint.model.merge_tokens > 0
         requests: dict[int, Any] = {}  # by batch; 0: any
 
-        def run(images: Floats, kept: memoryview = weights) -> Floats:  # OpenVINO may read weights where they are
+        def run(images: Floats, kept: memoryview = weights) -> list[Floats]:  # OpenVINO may read weights where they are
             batch = len(images) if fixed_batch else 0
             if batch not in requests:
                 while len(requests) >= MOST_BATCHES:
@@ -78,7 +78,7 @@ class OpenVinoBackend(GraphBackend):
                     model.reshape([batch, *images.shape[1:]])
                 requests[batch] = core().compile_model(model, "CPU", settings).create_infer_request()
             outputs = requests[batch].infer({0: images}, share_inputs=True, share_outputs=False)
-            return outputs[0]
+            return [outputs[place] for place in range(len(outputs))]
 
         if not fixed_batch:
             requests[0] = core().compile_model(model, "CPU", settings).create_infer_request()  # no answer waits for it

@@ -10,12 +10,14 @@ from vitrail.tasks.shared.metric_words import over_groups
 from vitrail.tasks.task import Task
 from vitrail.terminal import table, width_of
 from vitrail.text import counted, listing, shown
+from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR
 
 ROWS = 40  # labels that are shown
 PAIRS = 10
 NAME = 32  # columns that a label may take
 NAMES = {"ece": "calibration error (ECE)", "top5_accuracy": "top-5 accuracy", "macro_f1": "macro F1"}
 NAMES |= {"micro_f1": "micro F1", "f1": "F1", "iou": "IoU", "boundary_f1": "boundary F1"}
+EXPECTED = f"{100 * UNFAMILIAR:g}"  # per cent of pictures like those of training that are called unfamiliar
 RANKED = ("iou", "AP50", "f1", "R2")  # by which the worst label comes first
 
 
@@ -41,9 +43,14 @@ def _headline(result: Mapping[str, Any], task: Task) -> str:
     if result["unreadable"]:
         names = listing([shown(row["image"]) for row in result["unreadable"]])
         lines.append(f"  {counted(len(result['unreadable']), 'image')} could not be read and did not count: {names}")
+    if told := result.get("familiarity"):
+        unfamiliar = counted(told["unfamiliar"], "image is", "images are")
+        lines.append(
+            f"  {unfamiliar} unlike those of training, {100 * told['share']:.1f} % (of the held-out ones {EXPECTED} %)"
+        )
     low_high = result["intervals"].get(main)
     interval = f"  (95 % interval {_interval(task, main, low_high)}{over_groups(result)})" if low_high else ""
-    return "\n".join([*lines, "", f"{_title(main)} {task.show(main, result['metrics'][main])}{interval}"])
+    return "\n".join([*lines, "", f"{metric_name(main)} {task.show(main, result['metrics'][main])}{interval}"])
 
 
 def _part(result: Mapping[str, Any]) -> str:
@@ -54,7 +61,7 @@ def _metrics(result: Mapping[str, Any], task: Task) -> str:
     rows = [["", "", "95 % interval"]] if result["intervals"] else []
     for name, value in result["metrics"].items():
         low_high = result["intervals"].get(name)
-        rows.append([_title(name), task.show(name, value), _interval(task, name, low_high) if low_high else ""])
+        rows.append([metric_name(name), task.show(name, value), _interval(task, name, low_high) if low_high else ""])
     return table(rows, header=bool(result["intervals"]))
 
 
@@ -78,9 +85,9 @@ def _column(name: str, rows: Sequence[Mapping[str, Any]], support: str) -> list[
     """The title and the cells, in one form for the whole column so that they can be compared."""
     values = [row[name] for row in rows]
     if name == "label":
-        return ["worst first" if len(rows) > 1 else "", *(_cut(value) for value in values)]
+        return ["worst first" if len(rows) > 1 else "", *(cut_label(value) for value in values)]
     small = all(abs(value) <= 1 for value in values if isinstance(value, float))
-    return [support if name == "support" else _title(name), *(_cell(value, small) for value in values)]
+    return [support if name == "support" else metric_name(name), *(_cell(value, small) for value in values)]
 
 
 def _cell(value: Any, small: bool) -> str:
@@ -95,7 +102,7 @@ def _pairs(pairs: Sequence[Mapping[str, Any]], what: str) -> str:
     rows = [["most confused", "", "", ""]]
     for pair in pairs[:PAIRS]:
         share = f"{100 * pair['share']:.1f} % of its {what}"
-        rows.append([_cut(pair["truth"]), f"taken for {_cut(pair['answer'])}", f"{pair['count']:,}", share])
+        rows.append([cut_label(pair["truth"]), f"taken for {cut_label(pair['answer'])}", f"{pair['count']:,}", share])
     return table(rows, left=2)
 
 
@@ -103,11 +110,13 @@ def _interval(task: Task, name: str, low_high: Sequence[float]) -> str:
     return " to ".join(task.show(name, value) for value in low_high)
 
 
-def _title(name: str) -> str:
+def metric_name(name: str) -> str:
+    """As a line of text has it: `macro F1`."""
     return NAMES.get(name, name.replace("_", " "))
 
 
-def _cut(label: str) -> str:
+def cut_label(label: str) -> str:
+    """At most NAME columns wide."""
     label = shown(label)
     while width_of(label) > NAME:
         label = label[:-2] + "\N{HORIZONTAL ELLIPSIS}"

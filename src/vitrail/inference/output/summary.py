@@ -100,12 +100,14 @@ def _row(config: EncoderConfig, bytes_per_value: int, measure: bool) -> dict[str
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    kept = checkpoint.familiarity
     return {
         "task": checkpoint.task,
         "labels": checkpoint.labels,
         "preprocessing": checkpoint.preprocessing.to_dict(),
         "provenance": checkpoint.provenance,
         "notes": checkpoint.notes,
+        "familiarity": None if kept is None else {"vectors": len(kept.vectors), "held_out": len(kept.held_out)},
     }
 
 
@@ -206,6 +208,9 @@ def _checkpoint_lines(checkpoint: dict[str, Any], calibration_images: int | None
     if calibration_images:
         pictures = counted(calibration_images, "training picture")
         lines.append(("calibration", f"{pictures} in calibration.zip beside it, for int8 and to check engines"))
+    if kept := checkpoint["familiarity"]:
+        vectors, held_out = (counted(kept[name], "picture") for name in ("vectors", "held_out"))
+        lines.append(("familiarity", f"told by vectors of {vectors} of training, measured on {held_out}"))
     lines += [("note", note) for note in checkpoint["notes"]]
     return _aligned(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -36,8 +36,18 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
 
 def as_line(prediction: Prediction, task: Task) -> str:
     """One prediction for people."""
-    what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(prediction.answer or {})
+    answer = prediction.answer or {}
+    what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(answer)
+    what += familiarity_words(answer)
     return shown(f"{name_of(prediction.source)}: {what}")
+
+
+def familiarity_words(answer: Mapping[str, Any]) -> str:
+    """'; familiarity 0.62', or '; unfamiliar (0.01)'; "" where the model's file does not tell."""
+    if "familiarity" not in answer:
+        return ""
+    score = f"{answer['familiarity']:.2g}"
+    return f"; familiarity {score}" if answer["familiar"] else f"; unfamiliar ({score})"
 
 
 def text_lines(task: Task) -> Write:
@@ -87,24 +97,51 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def csv_rows(path: str | Path, task: Task, top: int) -> Iterator[Write]:
-    """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
+def csv_table(path: str | Path, header: Sequence[str]) -> Iterator[Callable[[Sequence[Any]], None]]:
+    """Writes rows of cells under a header; `-` is standard output.
 
     A text that a spreadsheet would run as a formula gets a ' before it, as OWASP advises.
     """
-    columns = task.columns(top)
-    header = ["image", *columns, "error" if "error" not in columns else "image_error"]
     with _file(path, "surrogateescape") if str(path) != STDOUT else contextlib.nullcontext(Stdout()) as file:
         writer = csv.writer(_Lines(file), lineterminator="\r\n")
-        writer.writerow([no_formula(name) for name in header])
+
+        def write(cells: Sequence[Any]) -> None:
+            writer.writerow([no_formula(cell) for cell in cells])
+
+        write(header)
+        yield write
+
+
+@contextlib.contextmanager
+def csv_rows(path: str | Path, task: Task, top: int, familiarity: bool = False) -> Iterator[Write]:
+    """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
+
+    familiarity: before the last, how familiar the image is, and whether it is.
+    """
+    columns = task.columns(top)
+    told = ("familiarity", "familiar") if familiarity else ()
+    others = [name if name not in columns else f"image_{name}" for name in (*told, "error")]
+    with csv_table(path, ["image", *columns, *others]) as write_cells:
 
         def write(prediction: Prediction) -> None:
             row = {} if prediction.answer is None else task.row(prediction.answer)
             error = "" if prediction.error is None else str(prediction.error)
-            cells = [name_of(prediction.source), *(row.get(column, "") for column in columns), error]
-            writer.writerow([no_formula(cell) for cell in cells])
+            extra = [_told((prediction.answer or {}).get(name, "")) for name in told]
+            write_cells([name_of(prediction.source), *(row.get(column, "") for column in columns), *extra, error])
 
         yield write
+
+
+def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A CSV file of rows that have all of these columns."""
+    with csv_table(path, columns) as write_cells:
+        for row in rows:
+            write_cells([_told(row[column]) for column in columns])
+
+
+def _told(value: Any) -> Any:
+    """As JSON writes it: true, false."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def no_formula(cell: Any) -> Any:

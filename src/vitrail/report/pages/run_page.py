@@ -41,6 +41,8 @@ class RunRecord:
     facts: Sequence[tuple[str, str]]  # label and value: command, versions, machine, seed
     task: Task
     worst: Sequence[tuple[Tensor, Tensor]] = ()  # of a dense task (see MeasuredImages)
+    label_findings: Sequence[Finding] = ()  # labels that are probably wrong
+    familiarity: Mapping[str, Any] | None = None  # what `familiarity_section` gives
 
     def show(self, metric: str, value: float) -> str:
         """A metric's value as people read it."""
@@ -63,6 +65,7 @@ def page(record: RunRecord) -> str:
         metrics=_metric_rows(results, task),
         task_part=task_part,
         part=task_part.values,
+        label_errors=finding_cards(record.label_findings, record.root, examples=EXAMPLES),
         findings=finding_cards(record.findings, record.root, examples=EXAMPLES, pictured=PICTURED),
         made=f"{made()}.",
     )

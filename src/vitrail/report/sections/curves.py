@@ -8,8 +8,8 @@ from statistics import fmean, median
 from typing import Any
 
 from vitrail.tasks.shared.metric_words import UNKNOWN
-from vitrail.tasks.task import Task
 from vitrail.text import counted
+from vitrail.training.train_step import Scores
 from vitrail.visuals.charts import Chart, Mark, Point, axis, dots, line
 
 POINTS = 240  # of a curve: more than a screen can show apart
@@ -19,11 +19,11 @@ FLOOR = -1.0  # of the main metric: an R2 below it is useless anyway, and would 
 Row = Mapping[str, Any]
 
 
-def curves(history: Sequence[Row], metric: str, task: Task) -> dict[str, Any] | None:
+def curves(history: Sequence[Row], metric: str, task: Scores) -> dict[str, Any] | None:
     """`charts` to see at once, `more` of them to unfold, and the table of validations; None without any history."""
     training = [row for row in history if "loss" in row]
     validations = [row for row in history if "validation" in row]
-    charts = [_losses(training, validations), _scores(validations, metric, task)]
+    charts = [_losses(training, validations), score_chart(validations, metric, task)]
     more = [
         _one_curve("Learning rate", "lr", training),
         _one_curve("Speed, images per second", "images_per_second", training),
@@ -74,7 +74,8 @@ def _losses(training: Sequence[Row], validations: Sequence[Row]) -> Chart | None
     return Chart("Loss", x, y, marks, key, note if trained and validated else "")
 
 
-def _scores(validations: Sequence[Row], metric: str, task: Task) -> Chart | None:
+def score_chart(validations: Sequence[Row], metric: str, task: Scores) -> Chart | None:
+    """A metric of the evaluations on the way; None where none of them has it."""
     points = _validated(validations, metric)
     if not points:
         return None
@@ -129,7 +130,7 @@ def _known(value: Any) -> bool:
 # ---- table
 
 
-def _table(validations: Sequence[Row], task: Task) -> dict[str, Any] | None:
+def _table(validations: Sequence[Row], task: Scores) -> dict[str, Any] | None:
     if not validations:
         return None
     names = list(dict.fromkeys(name for row in validations for name in row["validation"]))
@@ -147,5 +148,5 @@ def _table(validations: Sequence[Row], task: Task) -> dict[str, Any] | None:
     return {"title": title, "names": [task.title_of(name) for name in names], "rows": rows}
 
 
-def _shown(name: str, value: Any, task: Task) -> str:
+def _shown(name: str, value: Any, task: Scores) -> str:
     return task.show(name, value) if isinstance(value, int | float) else UNKNOWN

@@ -13,6 +13,7 @@ from vitrail.visuals.thumbnails import thumbnail
 EXAMPLES = 12  # of each finding
 LINES = 40  # where there are only names to show
 FILES = 4  # of each example
+MORE = {"label-errors": 4}  # times as many examples, where each is to be looked at
 _WITHOUT_PICTURES = ("broken", "missing", "other-files")
 
 
@@ -27,7 +28,7 @@ def finding_cards(
 
 
 def _card(finding: Finding, root: Path, examples: int, pictures: bool) -> dict[str, Any]:
-    limit = examples if pictures else max(examples, LINES * examples // EXAMPLES)
+    limit = examples * MORE.get(finding.kind, 1) if pictures else max(examples, LINES * examples // EXAMPLES)
     return {
         "severity": finding.severity,
         "title": finding.title,

@@ -14,7 +14,7 @@ from vitrail.images.unreadable import UnreadableImage
 from vitrail.serving.http_errors import json_response, unprocessable
 from vitrail.serving.job_runner import JobRunner
 from vitrail.serving.routes.post_images import post_images
-from vitrail.serving.routes.query_parameters import TOP
+from vitrail.serving.routes.query_parameters import TOP, UNKNOWN
 from vitrail.serving.routes.schemas import EmbedResponse, PredictResponse
 from vitrail.serving.served_model import encode_png, error_sentence, split_arrays
 
@@ -31,11 +31,15 @@ def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
         max_images=max_images,
         example="curl -F image=@photo.jpg http://127.0.0.1:8000/v1/predict",
     )
-    async def predict(request: Request, top: int = TOP) -> Response:
+    async def predict(request: Request, top: int = TOP, unknown: int = UNKNOWN) -> Response:
         if served.task is None:
             raise unprocessable(served.no_task)
+        if unknown:
+            served.check_unknown()
         started = time.perf_counter()
-        results = await runner.run_each(request, lambda picture, output: served.answer(picture, output, top))
+        results = await runner.run_each(
+            request, lambda picture, output: served.answer(picture, output, top, bool(unknown))
+        )
         answers = [await _json_answer(runner, result) for result in results]
         return json_response({"results": answers, "milliseconds": round(1000 * (time.perf_counter() - started), 1)})
 

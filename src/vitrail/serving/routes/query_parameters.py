@@ -50,6 +50,7 @@ def whole_number_query(default: int, low: int, high: int, description: str) -> A
 
 
 TOP = whole_number_query(5, 1, 1000, "Guesses, where the task makes some.")
+UNKNOWN = whole_number_query(0, 0, 1, "1: the answer to a picture unlike those of training is 'unknown'.")
 
 
 def block_query(depth: int) -> Any:

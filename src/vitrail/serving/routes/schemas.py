@@ -47,6 +47,7 @@ class ModelResponse(BaseModel):
     precision: str = Field(description="What answers are computed in; explanations are always float32.")
     parameters: int
     methods: list[str] = Field(description="Explanations that /v1/explain offers for this model.")
+    tells_familiarity: bool = Field(description="Whether answers say how like the training pictures an image is.")
     notes: list[str]
     samples: list[Sample]
     index: int | None = Field(description="Pictures of the index for /v1/search at the start; null: there is none.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +26,7 @@ class PredictJob(ShardJob):
     model: str
     options: AnsweringOptions
     top: int = 5
+    unknown: bool = False  # the answer to what is unlike the training pictures is "unknown"
     max_pixels: int | None = None
 
     def open(self) -> PredictWorker:
@@ -40,9 +42,12 @@ class PredictWorker(RowsWorker):
         self._predictor = Predictor(job.model, **job.options)
         engine = self._predictor.engine
         engine.task  # noqa: B018  a model without answers is refused before anything is read
+        if job.unknown:
+            engine.check_unknown()
         self.job = dataclasses.replace(job, options=chosen_options(job.options, engine))
         self.identity = {
             "top": job.top,
+            "unknown": job.unknown,
             "max_pixels": job.max_pixels,
             "fast_decode": bool(job.options.get("fast_decode")),
             **engine_identity(engine),
@@ -54,7 +59,8 @@ class PredictWorker(RowsWorker):
 
         job = self.job
         assert isinstance(job, PredictJob)
-        with limit_decoding(job.max_pixels), contextlib.closing(self._predictor.predict(images, job.top)) as answers:
+        answers = self._predictor.predict(images, job.top, unknown=job.unknown)
+        with limit_decoding(job.max_pixels), contextlib.closing(answers):
             yield from map(row_of, answers)
 
 
@@ -72,16 +78,19 @@ def chosen_options(options: AnsweringOptions, engine: Engine) -> AnsweringOption
 def engine_identity(engine: Engine) -> dict[str, Any]:
     """All that a model's answers depend on: weights, preprocessing, words, backend, precision, batch, versions."""
     from vitrail.inference.backends.graph_cache import fingerprint, versions
+    from vitrail.weights.familiarity.metadata_entry import to_text
 
     checkpoint, backend = engine.checkpoint, engine.backend
     training = checkpoint.provenance.get("training")
     known = versions()
+    familiarity = None if engine.familiarity is None else hashlib.sha256(to_text(engine.familiarity).encode())
     return {
         "network": fingerprint(engine.network),
         "preprocessing": checkpoint.preprocessing.to_dict(),
         "task": checkpoint.task,
         "labels": checkpoint.labels,
         "task_state": training.get("task") if isinstance(training, dict) else None,
+        "familiarity": None if familiarity is None else familiarity.hexdigest(),
         "engine": backend.name,
         "precision": backend.precision,
         "device": backend.device.type,

@@ -14,11 +14,12 @@ from vitrail.errors import VitrailError
 from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement, largest_difference
 from vitrail.tasks.classify.class_metrics import ClassMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
-from vitrail.tasks.shared.answer_schemas import GUESSES, PROBABILITY, TEXT, object_of
+from vitrail.tasks.shared.answer_schemas import GUESSES, MAYBE_PROBABILITY, TEXT, object_of
+from vitrail.tasks.shared.entropy import entropy
 from vitrail.tasks.shared.labels.label_report import label_report
 from vitrail.tasks.shared.labels.labelling import Labelling, guesses
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
-from vitrail.tasks.task import Mix, mixed
+from vitrail.tasks.task import UNKNOWN, Mix, mixed
 
 
 class Classify(Labelling):
@@ -28,10 +29,11 @@ class Classify(Labelling):
     title = "classification"
     link = "softmax"
     graph_words: ClassVar[dict[str, str]] = {"probabilities": "(B, labels) of each label in their order; they sum to 1"}
-    answer_schema = object_of(label=TEXT, probability=PROBABILITY, top=GUESSES)
+    answer_schema = object_of(label=TEXT, probability=MAYBE_PROBABILITY, top=GUESSES)
     main_metric = "accuracy"
     quick_names = ("accuracy", "balanced_accuracy")
     one_class_each = True
+    distillations = ("soft", "hard")
     percentages = frozenset({"accuracy", "balanced_accuracy", "top5_accuracy"})
 
     metric_words = LABEL_METRICS | {
@@ -70,8 +72,19 @@ class Classify(Labelling):
         y = (1 - smoothing) * y + smoothing / self.outputs * y.sum(1, keepdim=True)
         return -(y * torch.log_softmax(outputs.float(), 1)).sum(1).mean()
 
+    def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+        """hard: cross-entropy with the teacher's class, as DeiT has it. soft: KL(teacher || student) of probabilities
+        at a temperature T, times T^2, so that its gradient stays as large (Hinton)."""
+        if kind == "hard":
+            return F.cross_entropy(outputs.float(), answers.argmax(1))
+        student, teacher = (torch.log_softmax(logits.float() / temperature, 1) for logits in (outputs, answers))
+        return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
+
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> ClassMetrics:
         return ClassMetrics(logits, targets)
+
+    def uncertainty(self, outputs: Tensor) -> Tensor:
+        return entropy(outputs.double().softmax(1), 1)
 
     def pseudo_label(self, output: Tensor) -> int:
         return int(output.argmax())
@@ -88,6 +101,9 @@ class Classify(Labelling):
             answers.append({**ranked[0], "top": ranked})
         return answers
 
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        return {**answer, "label": UNKNOWN, "probability": None, "unknown": True}
+
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """The first guess, picture by picture."""
         expected, given = torch.stack(list(reference)).double(), torch.stack(list(others)).double()
@@ -96,10 +112,14 @@ class Classify(Labelling):
         return Agreement(same, len(expected), "pictures", largest, "probability", MOST_PROBABILITY)
 
     def words(self, answer: Mapping[str, Any]) -> str:
+        if answer.get("unknown"):
+            return f"{UNKNOWN} (at best {guesses(answer['top'][:1])})"
         return guesses(answer["top"])
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
-        """label, probability, label_2, probability_2 and so on."""
+        """label, probability, label_2, probability_2 and so on; of an unknown image the label alone."""
+        if answer.get("unknown"):
+            return {"label": UNKNOWN}
         return {
             key if place == 1 else f"{key}_{place}": value
             for place, guess in enumerate(answer["top"], start=1)

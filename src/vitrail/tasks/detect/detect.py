@@ -28,6 +28,7 @@ from vitrail.tasks.detect.nms import NEVER, USUAL, best_nms_iou, suppress, suppr
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import NUMBER, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
+from vitrail.tasks.shared.entropy import binary_entropy
 from vitrail.tasks.shared.intervals import Groups
 from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
 from vitrail.tasks.shared.metric_words import MetricWords
@@ -163,6 +164,13 @@ class Detect(DenseTask):
             for i, frame in enumerate(frames)
         ]
         return [suppress(rows, self.nms_overlap(softmax)) for rows in detections]
+
+    def uncertainty(self, outputs: Tensor) -> Tensor:
+        """The mean over candidates that may be objects: a score near one half is as unsure as can be."""
+        logits = outputs[..., :-4].double()
+        scores = (logits.softmax(-1)[..., :-1] if self.softmax(outputs) else logits.sigmoid()).amax(-1)  # (B, Q)
+        weight = (scores >= LEAST).double()
+        return (binary_entropy(scores) * weight).sum(1) / weight.sum(1).clamp(min=1)
 
     def nms_overlap(self, softmax: bool) -> float:
         """The IoU above which the better of two boxes stays alone. softmax: whether a class says "no object"."""

@@ -16,10 +16,11 @@ from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement, largest_differe
 from vitrail.tasks.multilabel.label_metrics import LabelMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, TEXT, list_of, object_of
+from vitrail.tasks.shared.entropy import binary_entropy
 from vitrail.tasks.shared.labels.label_report import label_report
 from vitrail.tasks.shared.labels.labelling import Labelling, guesses
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
-from vitrail.tasks.task import Mix, mixed
+from vitrail.tasks.task import UNKNOWN, Mix, mixed
 
 HEAVIEST = 100.0  # what a positive may weigh: a label that occurs once in 100,000 images must not blow up the step
 
@@ -37,6 +38,7 @@ class MultiLabel(Labelling):
     main_metric = "mAP"
     quick_names = ("mAP", "micro_f1")
     percentages = frozenset({"exact_match"})
+    distillations = ("soft", "hard")
 
     metric_words = LABEL_METRICS | {
         "mAP": MetricWords(
@@ -77,8 +79,22 @@ class MultiLabel(Labelling):
         y = (1 - smoothing) * mixed(targets.float(), mix) + smoothing / 2
         return F.binary_cross_entropy_with_logits(outputs.float(), y, pos_weight=self.label_weights(outputs.device))
 
+    def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+        """Label by label, as `loss`. hard: cross-entropy with the labels that the teacher gives. soft: the KL
+        divergence of the two sigmoids at a temperature T, times T^2."""
+        student, teacher = outputs.float() / temperature, answers.float() / temperature
+        if kind == "hard":
+            return F.binary_cross_entropy_with_logits(outputs.float(), (answers > 0).float())
+        p = teacher.sigmoid()
+        entropy = F.binary_cross_entropy_with_logits(teacher, p)
+        return (F.binary_cross_entropy_with_logits(student, p) - entropy) * temperature**2
+
     def scores(self, logits: np.ndarray, targets: np.ndarray) -> LabelMetrics:
         return LabelMetrics(logits, targets)
+
+    def uncertainty(self, outputs: Tensor) -> Tensor:
+        """Of the label that is least certain: most labels of an image are surely not there."""
+        return binary_entropy(outputs.double().sigmoid()).amax(1)
 
     def pseudo_label(self, output: Tensor) -> tuple[int, ...]:
         return tuple(torch.nonzero(output > 0).flatten().tolist())
@@ -101,6 +117,9 @@ class MultiLabel(Labelling):
             )
         return answers
 
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        return {**answer, "labels": [UNKNOWN], "unknown": True}
+
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """Given or not, label by label."""
         expected, given = torch.stack(list(reference)).double(), torch.stack(list(others)).double()
@@ -115,11 +134,15 @@ class MultiLabel(Labelling):
         )
 
     def words(self, answer: Mapping[str, Any]) -> str:
+        if answer.get("unknown"):
+            return f"{UNKNOWN} (at best {guesses(answer['top'][:1])})"
         given = len(answer["labels"])
         return guesses(answer["top"][:given]) if given else f"no label (at best {guesses(answer['top'][:1])})"
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
         """The given labels with | between, as a label file has them, and their probabilities likewise."""
+        if answer.get("unknown"):
+            return {"labels": UNKNOWN, "probabilities": ""}
         given = answer["top"][: len(answer["labels"])]
         probabilities = "|".join(f"{guess['probability']:.4g}" for guess in given)
         return {"labels": "|".join(answer["labels"]), "probabilities": probabilities}

@@ -14,10 +14,10 @@ from vitrail.tasks.agreement import Agreement, largest_difference, same_numbers
 from vitrail.tasks.regress.number_metrics import NumberMetrics
 from vitrail.tasks.regress.number_report import number_report
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
-from vitrail.tasks.shared.answer_schemas import NUMBER, object_of
+from vitrail.tasks.shared.answer_schemas import MAYBE_NUMBER, object_of
 from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.metric_words import NUMBER_METRICS
-from vitrail.tasks.task import Mix, Task, mixed
+from vitrail.tasks.task import UNKNOWN, Mix, Task, mixed
 
 SAME = 0.02  # standard deviations within which two engines give the same number
 
@@ -31,13 +31,14 @@ class Regress(Task):
     every_patch = True  # a number may be a count of what is seen
     link = "identity"
     graph_words: ClassVar[dict[str, str]] = {"values": "(B, labels) the numbers in their own units"}
-    answer_schema = object_of(values={"type": "object", "additionalProperties": NUMBER})
+    answer_schema = object_of(values={"type": "object", "additionalProperties": MAYBE_NUMBER})
     main_metric = "R2"
     quick_names = ("R2", "MAE")
     labels_are_columns = True
     classifies_images = False
     crops_and_flips = False  # a number may be a place, a size or a count
     short_run_batch = 32
+    distillations = ("soft",)  # a number has no class
 
     def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
         if class_weights != "none":
@@ -90,6 +91,11 @@ class Regress(Task):
         y = mixed((targets.float() - mean) / std, mix)
         return 0.5 * (outputs.float() - y).square().mean()
 
+    def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+        """The squared error of `loss`, with the teacher's numbers, which are in real units, in the place of the true
+        ones."""
+        return self.loss(outputs, answers)
+
     def quick_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         predicted, true = self._measurable(self.meant(outputs), targets)
         loss = 0.5 * np.square((predicted - true) / self.std.numpy()).mean()
@@ -118,6 +124,9 @@ class Regress(Task):
     def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
         return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]
 
+    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        return {**answer, "values": dict.fromkeys(answer["values"]), "unknown": True}
+
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """A number is the same within a fiftieth of how much it varies from picture to picture (of one, of its size).
 
@@ -131,10 +140,12 @@ class Regress(Task):
         return Agreement(same, compared, "numbers", largest, "number, in standard deviations,")
 
     def words(self, answer: Mapping[str, Any]) -> str:
+        if answer.get("unknown"):
+            return UNKNOWN
         return ", ".join(f"{name} {value:.6g}" for name, value in answer["values"].items())
 
     def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
-        return dict(answer["values"])
+        return {name: "" if value is None else value for name, value in answer["values"].items()}
 
     def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:
         return number_report(results, images, self.show)

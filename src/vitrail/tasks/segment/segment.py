@@ -27,6 +27,7 @@ from vitrail.tasks.segment.mask_report import mask_report
 from vitrail.tasks.segment.mask_targets import MaskTargets
 from vitrail.tasks.shared.aligning import aligned, compared_share
 from vitrail.tasks.shared.answer_schemas import PNG, PROBABILITY, TEXT, WHOLE_NUMBER, list_of, object_of
+from vitrail.tasks.shared.entropy import entropy
 from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.labels.labelling import CLASS_WEIGHTS
 from vitrail.tasks.shared.metric_words import MetricWords
@@ -150,6 +151,10 @@ class Segment(DenseTask):
         """(B, K, h', w') -> uint8 (H, W) each, at the picture's own size."""
         self.check_finite(outputs)
         return [classes_at(logits, frame) for logits, frame in zip(outputs, frames, strict=True)]
+
+    def uncertainty(self, outputs: Tensor) -> Tensor:
+        """The mean over pixels."""
+        return entropy(outputs.float().softmax(1), 1).flatten(1).mean(1).double()
 
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         at_pixels = F.interpolate(outputs, size, mode="bilinear", align_corners=False)

@@ -8,8 +8,12 @@ Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
+BOOLEAN: Schema = {"type": "boolean"}
 WHOLE_NUMBER: Schema = {"type": "integer"}
 PROBABILITY: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+UNLESS_UNKNOWN = "null where the answer is unknown"
+MAYBE_PROBABILITY: Schema = PROBABILITY | {"type": ["number", "null"], "description": UNLESS_UNKNOWN}
+MAYBE_NUMBER: Schema = {"type": ["number", "null"], "description": UNLESS_UNKNOWN}
 PNG: Schema = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
 
 

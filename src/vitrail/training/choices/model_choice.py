@@ -158,7 +158,16 @@ def config_of(settings: Settings, head: Mapping[str, Any]) -> EncoderConfig:
         **head,
     }
     base = ViTConfig(cls_token=False, pool="mean") if model.model is None else preset(model.model)
-    return base.replace(**own, **_vit_fields(model, base)) if isinstance(base, ViTConfig) else base.replace(**own)
+    if not isinstance(base, ViTConfig):
+        return base.replace(**own)
+    distillation = base.distillation or adds_distillation_token(settings)
+    return base.replace(**own, **_vit_fields(model, base), distillation=distillation)
+
+
+def adds_distillation_token(settings: Settings) -> bool:
+    """Whether a ViT that starts from scratch gets DeiT's second [CLS], because it learns the class of a teacher."""
+    train = settings.train
+    return train.teacher is not None and train.distillation == "hard" and settings.model.pool == "cls"
 
 
 def _vit_fields(model: Model, base: ViTConfig) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import DENSE_LONGEST, Choice, choose_model
 from vitrail.training.optim.optimizers import Rates, optimizers
 from vitrail.training.settings import Settings
+from vitrail.training.teacher import Teacher
 
 ENOUGH_EPOCHS = 10.0
 SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)  # of the largest size, by side
@@ -92,10 +93,11 @@ class StepCost:
 
     image_seconds: float  # forward and backward of one image, at the size of the measured network
     optimizer_seconds: float  # once a step, whatever the size
+    teacher_seconds: float = 0.0  # an image, which the teacher sees at its own size
 
     def per_image(self, larger: float, batch: int) -> float:
         """Seconds of one image in a batch, at a size whose forward pass has so many times the multiply-adds."""
-        return STEP_OVERHEAD * self.image_seconds * larger + self.optimizer_seconds / batch
+        return STEP_OVERHEAD * self.image_seconds * larger + self.optimizer_seconds / batch + self.teacher_seconds
 
 
 def measure_step_cost(config: EncoderConfig, device: torch.device, precision: str, muon: bool) -> StepCost:
@@ -116,6 +118,19 @@ def measure_step_cost(config: EncoderConfig, device: torch.device, precision: st
             optimizer.step()
         fastest = [min(fastest[0], between - began), min(fastest[1], _now(device) - between)]
     return StepCost(fastest[0] / MEASURED_IMAGES, fastest[1])
+
+
+def measure_teacher(teacher: Teacher, precision: str) -> float:
+    """Seconds that the teacher needs for one image."""
+    device, own = next(teacher.network.parameters()).device, teacher.preprocessing
+    images = torch.zeros(MEASURED_IMAGES, own.channels, *own.size, device=device)
+    fastest = float("inf")
+    for _ in range(3):
+        began = time.perf_counter()
+        with autocast(device, precision):
+            teacher.outputs(images, own)
+        fastest = min(fastest, _now(device) - began)
+    return fastest / MEASURED_IMAGES
 
 
 def _stand_in_loss(outputs: Tensor | tuple[Tensor, ...]) -> Tensor:

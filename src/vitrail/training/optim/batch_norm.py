@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 import torch
 from torch import Tensor, nn
 
+from vitrail.data.loading.unlabelled_loader import UnlabelledLoader
 from vitrail.training.distributed import SharedBatchNorm
 from vitrail.training.train_step import Trainer, split_batch
 
@@ -27,7 +28,7 @@ PIXELS = 2**21  # of all of them
 def recomputed_statistics(trainer: Trainer) -> Iterator[None]:
     """Inside, the batch norms have the statistics of the model's present weights; afterwards they have again those that
     training goes on with, bit for bit. A model without batch norm, or with frozen ones, is left as it is."""
-    layers = trained_batch_norms(trainer.model)
+    layers = trained_batch_norms(trainer.encoder)
     kept = [{name: buffer.clone() for name, buffer in layer.named_buffers()} for layer in layers]
     try:
         if layers:
@@ -49,7 +50,7 @@ def trained_batch_norms(model: nn.Module) -> list[BatchNorm]:
 def recompute_statistics(trainer: Trainer, layers: list[BatchNorm]) -> None:
     """The mean over some training batches of each batch's mean and variance. Every process runs its share of them, and
     `SharedBatchNorm` sees the whole batch."""
-    model, momenta = trainer.model, [layer.momentum for layer in layers]
+    model, momenta = trainer.encoder, [layer.momentum for layer in layers]
     model.eval()  # nothing else differs from evaluation, and nothing is drawn at random
     for layer in layers:
         layer.train()
@@ -68,9 +69,10 @@ def recompute_statistics(trainer: Trainer, layers: list[BatchNorm]) -> None:
 def sample_images(trainer: Trainer) -> Iterator[Tensor]:
     """The images of the first steps' batches, augmented as in training: what the model has learnt to normalise by. The
     same ones each time, so that evaluations can be compared and a resumed run repeats them."""
-    height, width = trainer.loader.preprocessing.size
+    loader = trainer.loader.labelled if isinstance(trainer.loader, UnlabelledLoader) else trainer.loader
+    height, width = loader.preprocessing.size
     count = min(MOST, max(FEWEST, PIXELS // (height * width)))
-    with closing(trainer.loader.batches(0, -(-count // trainer.loader.sampler.batch_size))) as batches:
+    with closing(loader.batches(0, -(-count // loader.sampler.batch_size))) as batches:
         for batch in batches:
             for images, _, _ in split_batch(batch, trainer.recipe.accumulate):
                 yield images

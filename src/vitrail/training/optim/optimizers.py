@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -41,10 +42,11 @@ def choose_trained(model: Encoder, train_only: str, freeze_cnn: bool = False) ->
         parameter.requires_grad_(in_head(name) or (train_only == "lora" and is_low_rank(name)))
 
 
-def optimizers(model: Encoder, rates: Rates) -> list[Optimizer]:
-    """AdamW, and Muon for the matrices. A group knows its peak as "peak" and its share of it."""
+def optimizers(model: Encoder, rates: Rates, others: Iterable[tuple[str, nn.Parameter]] = ()) -> list[Optimizer]:
+    """AdamW, and Muon for the matrices. A group knows its peak as "peak" and its share of it. others: parameters by
+    name that are trained beside the model's."""
     groups: dict[tuple[str, float, float, int], list[Tensor]] = defaultdict(list)
-    for name, parameter in trained(model):
+    for name, parameter in chain(trained(model), others):
         decay = rates.weight_decay if parameter.dim() > 1 and not is_token(name) else 0.0
         by_muon = rates.muon is not None and is_matrix(name, parameter, model.config.channels)
         scale = layer_scale(name, model.config.depth, rates.layer_decay)

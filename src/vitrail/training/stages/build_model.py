@@ -13,6 +13,7 @@ from vitrail.model.presets import build_network
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_network, check_sharing, check_start, check_task
+from vitrail.training.choices.distillation_choice import check_unlabelled, choose_distillation
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice, choose_model, config_of, window_fields
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
@@ -21,6 +22,7 @@ from vitrail.training.choices.size_choice import (
     fit_size_to_time,
     fit_tuned_size_to_time,
     measure_step_cost,
+    measure_teacher,
     small_config,
 )
 from vitrail.training.optim.whitening import start_from_images
@@ -28,6 +30,7 @@ from vitrail.training.run_context import Run
 from vitrail.training.settings import Model, Settings
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.stages.read_data import TrainingData
+from vitrail.training.teacher import Teacher
 from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
@@ -62,13 +65,17 @@ def input_size(model: Model) -> tuple[int, int]:
     return model.image_size, model.image_width or model.image_size
 
 
-def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint | None) -> Choice:
+def choose_settings(
+    run: Run, data: TrainingData, task: Task, loaded: Checkpoint | None, teacher: Teacher | None = None
+) -> Choice:
     """Settings with all that the network and the time of a step depend on. What is set stays, so a resumed run, whose
     settings are complete, goes through this unchanged."""
     settings = run.settings.where_unset({"data.validation": data.holdout})
+    settings, taught = choose_distillation(settings, task, None if loaded is None else loaded.config)
     if loaded is not None:
         facts = data.facts(run.processes.device.type, settings.train.minutes)
-        choice = tuned_size_in_time(run, facts, task, loaded, _fine_tuning_choice(settings, data, task, loaded))
+        tuned = _fine_tuning_choice(settings, data, task, loaded)
+        choice = tuned_size_in_time(run, facts, task, loaded, tuned, teacher)
     else:
         if not run.request.resume:
             settings = settings.where_unset({"model.resize": usual_resize(type(task), "crop")})
@@ -83,7 +90,8 @@ def choose_settings(run: Run, data: TrainingData, task: Task, loaded: Checkpoint
     check_sharing(settings.train, run.processes.world, run.request.shard)
     check_task(settings, task)
     check_network(settings, config)
-    return Choice(settings, choice.reasons)
+    check_unlabelled(settings, config, run.request.shard)
+    return Choice(settings, (*choice.reasons, *taught))
 
 
 def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice: Choice) -> Choice:
@@ -96,7 +104,9 @@ def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice:
     return fit_size_to_time(settings, facts, choice, config, _step_cost(run, settings, config, muon))
 
 
-def tuned_size_in_time(run: Run, facts: Facts, task: Task, loaded: Checkpoint, choice: Choice) -> Choice:
+def tuned_size_in_time(
+    run: Run, facts: Facts, task: Task, loaded: Checkpoint, choice: Choice, teacher: Teacher | None = None
+) -> Choice:
     """The choice at the model's own size, or at a smaller one whose images can be seen often enough. Where classes are
     told from all of a network that learns: smaller pictures were measured there, and there they save most."""
     model, train = choice.settings.model, choice.settings.train
@@ -104,15 +114,21 @@ def tuned_size_in_time(run: Run, facts: Facts, task: Task, loaded: Checkpoint, c
         return choice
     if not task.classifies_images or loaded.model.feature_cnn is not None:
         return choice
-    cost = _step_cost(run, choice.settings, small_config(loaded.config), muon=train.optimizer == "muon")
+    cost = _step_cost(run, choice.settings, small_config(loaded.config), train.optimizer == "muon", teacher)
     return fit_tuned_size_to_time(facts, choice, loaded.config, cost)
 
 
-def _step_cost(run: Run, settings: Settings, config: EncoderConfig, muon: bool) -> StepCost:
+def _step_cost(
+    run: Run, settings: Settings, config: EncoderConfig, muon: bool, teacher: Teacher | None = None
+) -> StepCost:
     """What a training step takes, by all processes together."""
-    own = measure_step_cost(config, run.processes.device, settings.train.precision or "auto", muon)
+    precision, world = settings.train.precision or "auto", run.processes.world
+    own = measure_step_cost(config, run.processes.device, precision, muon)
+    if teacher is not None:
+        own = replace(own, teacher_seconds=measure_teacher(teacher, precision))
     cost = run.processes.from_main(lambda: own)
-    return replace(cost, image_seconds=cost.image_seconds / run.processes.world)
+    shared = {"image_seconds": cost.image_seconds / world, "teacher_seconds": cost.teacher_seconds / world}
+    return replace(cost, **shared)
 
 
 def _fine_tuning_choice(settings: Settings, data: TrainingData, task: Task, loaded: Checkpoint) -> Choice:

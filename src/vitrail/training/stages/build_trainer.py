@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import nn
 
 from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
+from vitrail.data.loading.unlabelled_loader import Pile, UnlabelledLoader
 from vitrail.errors import VitrailError
 from vitrail.model.encoder import Encoder
+from vitrail.model.heads.mae_decoder import MAEDecoder
+from vitrail.tasks.targets import WholeImageTargets
 from vitrail.tasks.task import Task
+from vitrail.training.auxiliary.masked_patches import JointModel, JointTrainer
 from vitrail.training.checkpointing import restore_tensors
 from vitrail.training.distributed import distribute
 from vitrail.training.failure import is_out_of_memory
@@ -31,17 +38,33 @@ def build_trainer(run: Run, settings: Settings, images: TrainingImages, start: C
     """Ready for the first step. The start is copied, so it can be built from again. `steps` of the EMA's horizon."""
     processes, train = run.processes, settings.train
     model = trainable(copy.deepcopy(start.model), settings, processes.device)
-    network = distribute(model, processes, run.request.shard)
-    return Trainer(
-        model=model,
-        network=network,
-        optimizers=optimizers(model, rates_of(settings)),
-        ema=EMA(model, train.average * steps) if train.average else None,
-        task=images.task,
-        loader=loader_of(settings, images, (processes.rank, processes.world)),
-        recipe=train,
-        processes=processes,
-    )
+    model.heads_apart = images.distillation is not None  # one learns the labels, the other the teacher
+    joint = painting_model(model, images)
+    learning: nn.Module = model if joint is None else joint
+    others = () if joint is None else joint.decoder.named_parameters("decoder")
+    parts: dict[str, Any] = {
+        "model": learning,
+        "network": distribute(learning, processes, run.request.shard),
+        "optimizers": optimizers(model, rates_of(settings), others),
+        "ema": EMA(learning, train.average * steps) if train.average else None,
+        "task": images.task,
+        "loader": loader_of(settings, images, (processes.rank, processes.world)),
+        "recipe": train,
+        "processes": processes,
+        "distillation": images.distillation,
+    }
+    if joint is None or images.pile is None:
+        return Trainer(**parts)
+    assert train.batch_size is not None
+    return JointTrainer(**parts, unlabelled=images.pile.batch_size(train.batch_size, processes.world))
+
+
+def painting_model(model: Encoder, images: TrainingImages) -> JointModel | None:
+    """The model with a decoder that paints hidden patches; None: there are no pictures without labels, or a teacher
+    answers about them."""
+    if images.pile is None or images.distillation is not None:
+        return None
+    return JointModel(model, MAEDecoder(model.config).to(next(model.parameters()).device))
 
 
 def trainable(model: Encoder, settings: Settings, device: torch.device) -> Encoder:
@@ -74,10 +97,10 @@ def sampler_of(settings: Settings, images: TrainingImages) -> Sampler:
     return Sampler(len(items), train.batch_size, train.seed, classes)
 
 
-def loader_of(settings: Settings, images: TrainingImages, share: tuple[int, int]) -> Loader:
+def loader_of(settings: Settings, images: TrainingImages, share: tuple[int, int]) -> Loader | UnlabelledLoader:
     """`share`: this process's rank, of how many."""
     train = settings.train
-    return Loader(
+    labelled = Loader(
         cache=images.cache,
         targets=images.targets["train"],
         sampler=sampler_of(settings, images),
@@ -88,6 +111,21 @@ def loader_of(settings: Settings, images: TrainingImages, share: tuple[int, int]
         seed=train.seed,
         share=share,
         workers=settings.data.workers,
+    )
+    return labelled if images.pile is None else UnlabelledLoader(labelled, pile_loader(labelled, images.pile))
+
+
+def pile_loader(labelled: Loader, pile: Pile) -> Loader:
+    """Draws and augments pictures without labels as those with labels, and mixes none."""
+    seed, batch = labelled.seed + 1, pile.batch_size(labelled.sampler.batch_size, labelled.share[1])
+    return replace(
+        labelled,
+        cache=pile.cache,
+        targets=WholeImageTargets(torch.zeros(pile.count)),
+        sampler=Sampler(pile.count, batch, seed),
+        mixup=0.0,
+        cutmix=0.0,
+        seed=seed,
     )
 
 
@@ -132,6 +170,6 @@ def restore_state(run: Run, trainer: Trainer, plan: Plan) -> TrainState:
     if run.processes.is_main:
         run.folder.forget_after(state.step)
     if state.best is not None:
-        run.progress.best = trainer.task.show(trainer.task.main_metric, state.best)
+        run.progress.best = trainer.scores.show(trainer.scores.main_metric, state.best)
     run.progress.say(f"resumed after step {state.step:,} of {plan.steps:,}")
     return state

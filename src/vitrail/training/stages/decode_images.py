@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.data.loading.cache import ArrayCache, CacheSubset, ImageCache, Shape, open_cache
 from vitrail.data.loading.rng import permutation
+from vitrail.data.loading.unlabelled_loader import Pile
 from vitrail.dataset import SPLITS, Item
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.evaluation import MEASURED_IN
@@ -22,6 +23,7 @@ from vitrail.inference.image_processor import ImageProcessor
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.targets import DenseTargets, LazyTargets, Targets, TargetScan, TargetSubset, WholeImageTargets
 from vitrail.tasks.task import Task
+from vitrail.training.auxiliary.distillation import Distillation
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.mirror_symmetry import taken_from_one_side
 from vitrail.training.choices.model_choice import choose_view
@@ -30,7 +32,7 @@ from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.image_statistics import cached_shape, mean_and_std
 from vitrail.training.stages.read_data import NAMED, TrainingData, make_task
-from vitrail.training.validate import HeldOutImages, compare_with_targets, outputs_of
+from vitrail.training.validate import HeldOutImages, HeldOutTargets, compare_with_targets, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
@@ -53,6 +55,8 @@ class TrainingImages:
     targets: Mapping[str, Targets]  # of train, val and test
     held_out: Mapping[str, HeldOutImages]  # val and test
     quick_images: int | None = None  # validation images of an evaluation on the way; None: QUICK_IMAGES
+    distillation: Distillation | None = None  # a teacher, who is asked about the training images
+    pile: Pile | None = None  # pictures without labels beside them
 
     @property
     def validation_indices(self) -> list[int]:
@@ -251,14 +255,18 @@ def held_out_outputs(
     processes: Processes,
     indices: Sequence[int] | None = None,
     precision: str = MEASURED_IN,
+    pooled: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, float | None]:
-    """The model's outputs for held-out images, their targets, and the loss where the metrics do not give it."""
+    """The model's outputs for held-out images, their targets, and the loss where the metrics do not give it.
+
+    pooled: is given what the head reads of each image, (D,)."""
     held_out, targets = images.held_out[split], images.targets[split]
     chosen = list(range(len(held_out))) if indices is None else list(indices)
     if isinstance(targets, WholeImageTargets):
-        outputs = outputs_of(network, held_out, chosen, processes, precision)
+        outputs = outputs_of(network, held_out, chosen, processes, precision, pooled)
         return outputs, targets.take(np.array(chosen)), None
     task, dense = images.task, cast("DenseTargets", targets)
     assert isinstance(task, DenseTask)
-    rows, loss = compare_with_targets(network, task, held_out, dense, chosen, processes, precision)
+    truth = HeldOutTargets(dense, chosen)
+    rows, loss = compare_with_targets(network, task, held_out, truth, processes, precision, pooled)
     return rows, task.encode(LazyTargets(dense, chosen)), loss

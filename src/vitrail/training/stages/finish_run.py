@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vitrail import __version__
 from vitrail.data.image_groups import group_images
@@ -25,6 +26,7 @@ from vitrail.training.run_folder import RunFolder
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import trainable
 from vitrail.training.stages.decode_images import TrainingImages, held_out_outputs
+from vitrail.training.stages.learn_familiarity import Learnt, learn_familiarity, time_for
 from vitrail.training.stages.make_plan import REPORT, SMALLEST_FINAL, Planned
 from vitrail.training.stages.nested_split import nested_metrics, nested_note
 from vitrail.training.train_step import Trainer
@@ -48,6 +50,7 @@ class Finished:
     items: Sequence[Item]  # those that it was measured on
     sampled: str  # what is to be said where these are not all of that part
     root: Path
+    learnt: Learnt | None  # what the model makes of pictures of the run
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Measured:
     results: dict[str, Any]
     split: str  # of the images that it was measured on
     indices: Sequence[int]  # of these images in it
+    validated: Sequence[int]  # validation images whose vectors are known
+    vectors: Tensor  # (H, D), what the head reads of these
 
 
 def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings) -> Encoder:
@@ -67,7 +72,7 @@ def best_model(run: Run, trainer: Trainer, start: Checkpoint, settings: Settings
         tensors = best.tensors
     else:
         with recomputed_statistics(trainer):
-            tensors = {name: tensor.clone() for name, tensor in collect_tensors(trainer.model, (), None).items()}
+            tensors = {name: tensor.clone() for name, tensor in collect_tensors(trainer.encoder, (), None).items()}
     model = trainable(start.model, settings, run.processes.device)
     restore_tensors(tensors, model, (), None)
     merge_low_rank(model)
@@ -82,10 +87,11 @@ def calibrate(run: Run, images: TrainingImages, model: Encoder, plan: Plan, stat
     indices = images.sample(split, count)
     groups = run.processes.from_main(lambda: groups_of(images, split, indices))
     nested: dict[str, float] = {}
+    pooled: list[Tensor] = []
+    calibrated_on = indices if split == "val" else images.validation_indices
     if split == "val" or task.calibrates:
-        calibrated_on = indices if split == "val" else images.validation_indices
         undecided = replace(images, task=task.without_decoding_choices())
-        outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on)
+        outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on, pooled=pooled)
         if split == "val" and task.calibrates and not images.can_choose_best:
             nested = nested_metrics(task, outputs, targets, groups, images.settings.train.seed)
         outputs = task.choose_decoding(outputs, targets)
@@ -98,7 +104,8 @@ def calibrate(run: Run, images: TrainingImages, model: Encoder, plan: Plan, stat
         results |= {"nested": nested, "notes": [*results.get("notes", ()), note]}
     for layer in model.output_layers():
         task.fold(layer)
-    return Measured(model.cpu(), results, split, indices)
+    vectors = torch.stack(pooled) if pooled else torch.empty(0, model.config.pooled_width)
+    return Measured(model.cpu(), results, split, indices, calibrated_on, vectors)
 
 
 def groups_of(images: TrainingImages, split: str, indices: Sequence[int]) -> list[int] | None:
@@ -116,7 +123,7 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     timing = plan.timing
     image_seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
     calibration = images.calibration_images
-    left = plan.deadline - state.seconds - REPORT - calibration * image_seconds
+    left = plan.deadline - state.seconds - REPORT - calibration * image_seconds - time_for(images)
     in_time = max(int(left / image_seconds), SMALLEST_FINAL)
     return available if in_time > 0.9 * available else in_time  # a tenth is not worth leaving out
 
@@ -126,10 +133,12 @@ def write_model(
 ) -> Finished:
     """The model file, with all that is needed to use it."""
     history = provenance(planned.settings, images, state, measured)
+    learnt = learn_familiarity(run, images, measured.model, measured.validated, measured.vectors)
     checkpoint = replace(
         start,
         model=measured.model,
         provenance=start.provenance | {"source": "vitrail train", "training": history},
+        familiarity=None if learnt is None else learnt.familiarity,
     )
     if run.processes.is_main:
         checkpoint.save(run.folder.model)
@@ -153,6 +162,7 @@ def write_model(
         items=[items[index] for index in measured.indices],
         sampled=sampled,
         root=images.data.dataset.root,
+        learnt=learnt,
     )
 
 
@@ -170,4 +180,6 @@ def provenance(settings: Settings, images: TrainingImages, state: TrainState, me
         "measured_on": measured.split,
         "metrics": measured.results["metrics"],
         "task": images.task.state_dict(),
+        **({} if images.distillation is None else {"distillation": images.distillation.record()}),
+        **({} if images.pile is None else {"unlabelled": images.pile.description}),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -11,15 +12,18 @@ from vitrail.errors import VitrailError
 from vitrail.inference.evaluation import MEASURED_IN
 from vitrail.model.precision import is_mixed
 from vitrail.text import shown
+from vitrail.training.choices.facts import Facts
+from vitrail.training.choices.model_choice import Choice
 from vitrail.training.choices.recipe_choice import choose_recipe
 from vitrail.training.loop import keep_until
 from vitrail.training.plan import SHARE, Length, Plan, StepTiming, length_of, steps_within
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import build_trainer, sampler_of
-from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages, quick_metrics
+from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages
+from vitrail.training.stages.learn_familiarity import time_for
 from vitrail.training.step_timing import ENDLESS, measure_evaluation, measure_steps
-from vitrail.training.train_step import Trainer, compute_gradients
+from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
 
 VIEWS = 500_000  # images seen in a run from scratch that was given neither epochs nor minutes
@@ -47,16 +51,29 @@ class _Duration:
     quick_images: int | None = None
 
 
-def make_plan(run: Run, images: TrainingImages, start: Checkpoint, reasons: tuple[str, ...]) -> Planned:
+@dataclass(frozen=True)
+class Learning:
+    """How a kind of run learns: what its plan depends on. The defaults are those of learning from labels."""
+
+    trainer: Callable[[Run, Settings, TrainingImages, Checkpoint, int], Trainer] = build_trainer
+    recipe: Callable[[Settings, Facts, float], Choice] = choose_recipe
+
+
+def make_plan(
+    run: Run, images: TrainingImages, start: Checkpoint, reasons: tuple[str, ...], learning: Learning | None = None
+) -> Planned:
     """The plan of a new run, written down with the complete settings, or that of a resumed one."""
     if run.request.resume:
         return Planned(read_plan(run, images), images.settings)
-    duration = (
-        timed_duration(run, images, start) if images.settings.train.minutes else fixed_duration(run, images, start)
-    )
+    learning = learning or Learning()
+
+    def build() -> Trainer:
+        return learning.trainer(run, images.settings, images, start, ENDLESS.steps)
+
+    duration = timed_duration(run, images, build) if images.settings.train.minutes else fixed_duration(images, build)
     sampler = sampler_of(images.settings, images)
     epochs = duration.length.steps * sampler.batch_size / sampler.count
-    choice = choose_recipe(images.settings, images.facts, epochs)
+    choice = learning.recipe(images.settings, images.facts, epochs)
     plan = Plan(
         lengths=(duration.length,),
         data=images.data.fingerprint,
@@ -65,6 +82,8 @@ def make_plan(run: Run, images: TrainingImages, start: Checkpoint, reasons: tupl
         deadline=duration.deadline,
         timing=duration.timing,
         quick_images=duration.quick_images,
+        teacher=teacher_of(images),
+        unlabelled="" if images.pile is None else images.pile.fingerprint,
         reasons=(*reasons, *choice.reasons),
     )
     for line in plan.reasons:
@@ -82,14 +101,29 @@ def read_plan(run: Run, images: TrainingImages) -> Plan:
             f"the images of {shown(run.request.data)} changed since the run in {run.folder.path} began: a resumed run "
             "is the same run, so put them back, or start a new one with another --out"
         )
+    if images.pile is not None and plan.unlabelled != images.pile.fingerprint:
+        raise VitrailError(
+            f"the pictures of {images.settings.data.unlabelled} changed since the run in {run.folder.path} began: put "
+            "them back, or start a new run with another --out"
+        )
+    if plan.teacher != teacher_of(images):
+        raise VitrailError(
+            f"the teacher {images.settings.train.teacher} is not the one that the run in {run.folder.path} began with: "
+            "put that one back, or start a new run with another --out"
+        )
     return plan
 
 
-def fixed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Duration:
+def teacher_of(images: TrainingImages) -> str:
+    """The fingerprint of the teacher; "" without one."""
+    return "" if images.distillation is None else images.distillation.teacher.fingerprint
+
+
+def fixed_duration(images: TrainingImages, build: Callable[[], Trainer]) -> _Duration:
     """So many epochs."""
     train, sampler = images.settings.train, sampler_of(images.settings, images)
     if train.keep_tokens is not None and train.keep_tokens < 1:
-        try_all_tokens(run, images, start)
+        try_all_tokens(build())
     steps = max(1, round(epochs_of(images) * sampler.count / sampler.batch_size))
     return _Duration(length_of(steps, keep_until(train), train.warmup))
 
@@ -102,19 +136,18 @@ def epochs_of(images: TrainingImages) -> float:
     return float(min(300, max(20, round(VIEWS / len(images.data.train)))))
 
 
-def try_all_tokens(run: Run, images: TrainingImages, start: Checkpoint) -> None:
+def try_all_tokens(trainer: Trainer) -> None:
     """One step as the last ones will be: memory that does not suffice shows now, not after most of the run."""
-    trainer = build_trainer(run, images.settings, images, start, ENDLESS.steps)
     with closing(trainer.loader.batches(0, 1)) as batches:
-        compute_gradients(trainer, next(batches), ENDLESS)
+        trainer.gradients(next(batches), ENDLESS)
 
 
-def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Duration:
+def timed_duration(run: Run, images: TrainingImages, build: Callable[[], Trainer]) -> _Duration:
     """As many steps as fit into the minutes, by the time of a few steps of a copy."""
     train = images.settings.train
     assert train.minutes is not None
     budget = 60 * train.minutes
-    trainer = build_trainer(run, images.settings, images, start, ENDLESS.steps)
+    trainer = build()
     few_tokens, all_tokens = measure_steps(trainer, budget)
     image_seconds = image_time(run, images, trainer)
     mixed = is_mixed(run.processes.device, train.precision or "auto")
@@ -124,7 +157,7 @@ def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Dura
         few_tokens=few_tokens,
         all_tokens=all_tokens,
         evaluation=image_seconds * quick,
-        ending=REPORT + final_seconds * final_sample(final_seconds, budget, images.measured_at_end),
+        ending=REPORT + time_for(images) + final_seconds * final_sample(final_seconds, budget, images.measured_at_end),
         report=REPORT,
         final_slower=final_seconds / image_seconds,
         image=image_seconds,
@@ -143,7 +176,7 @@ def timed_duration(run: Run, images: TrainingImages, start: Checkpoint) -> _Dura
 def image_time(run: Run, images: TrainingImages, trainer: Trainer, precision: str | None = None) -> float:
     """Seconds to evaluate one held-out image; precision: None is the one that is trained in."""
     return measure_evaluation(
-        lambda count: quick_metrics(replace(images, quick_images=count), trainer.network, run.processes, precision),
+        lambda count: trainer.measure(replace(images, quick_images=count), precision),
         len(images.held_out["val"]),
         run.processes.agree,
     )

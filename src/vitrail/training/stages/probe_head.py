@@ -7,39 +7,20 @@ are computed once, and a linear layer on them is fitted in seconds.
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
 from vitrail.data.loading.rng import permutation
 from vitrail.inference.image_processor import ImageProcessor
-from vitrail.model.encoder import Capture
 from vitrail.model.heads.linear_head import LinearHead
-from vitrail.tasks.task import Task
+from vitrail.search.linear_probe import LinearProbe, fit_probe
 from vitrail.training.run_context import Run
 from vitrail.training.stages.decode_images import TrainingImages
-from vitrail.training.validate import HeldOutImages, evaluation_engine
+from vitrail.training.validate import HeldOutImages, pooled_features
 from vitrail.weights.checkpoint import Checkpoint
 
 MOST_IMAGES = 2000
 SHARE = 0.1  # of the minutes, for the features; what was not reached by then is left out
-DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)  # of the squared weights; the one that generalises best is taken
-STEPS = 60  # of L-BFGS
-HELD_OUT = 5  # of the images every fifth chooses among the decays
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A linear layer on pooled features."""
-
-    weight: Tensor  # (K, D)
-    bias: Tensor  # (K,)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """(B, D) -> (B, K)."""
-        return features @ self.weight.T + self.bias
 
 
 def probe_head(run: Run, images: TrainingImages, start: Checkpoint) -> Checkpoint:
@@ -59,61 +40,13 @@ def probe_head(run: Run, images: TrainingImages, start: Checkpoint) -> Checkpoin
     return start
 
 
-def fit_to_training_images(images: TrainingImages, start: Checkpoint) -> Probe:
+def fit_to_training_images(images: TrainingImages, start: Checkpoint) -> LinearProbe:
     """The probe of a sample of the training images, as the model will be shown them."""
     train = images.settings.train
     order = permutation(train.seed, 0, len(images.data.train))[:MOST_IMAGES]
-    features = pooled_features(images, start, order.tolist(), SHARE * 60 * (train.minutes or math.inf))
+    paths = [images.data.train[index].path for index in order]
+    pictures = HeldOutImages(paths, ImageProcessor(images.preprocessing), images.settings.data.workers)
+    seconds = SHARE * 60 * (train.minutes or math.inf)
+    # In the precision that is trained in: they are where the head starts, not what is measured.
+    features = pooled_features(start.model, pictures, range(len(paths)), seconds, train.precision or "auto")
     return fit_probe(features, images.targets["train"].take(order[: len(features)]), images.task)
-
-
-def pooled_features(images: TrainingImages, start: Checkpoint, indices: list[int], seconds: float) -> Tensor:
-    """(M, D): what the head reads of the first M of these training images, as many as so many seconds suffice for.
-
-    In the precision that is trained in: they are where the head starts, not what is measured."""
-    ends = time.monotonic() + seconds
-    processor = ImageProcessor(images.preprocessing)
-    paths = [images.data.train[index].path for index in indices]
-    pictures = HeldOutImages(paths, processor, images.settings.data.workers)
-    features: list[Tensor] = []
-    with evaluation_engine(start.model, pictures, precision=images.settings.train.precision or "auto") as engine:
-        for first in range(0, len(indices), pictures.batch_size):
-            batch = pictures.take(range(first, min(first + pictures.batch_size, len(indices))))
-            capture = Capture()
-            engine.forward(engine.transform([picture.pixels for picture in batch]), capture)
-            assert capture.pooled is not None
-            features.append(capture.pooled.float().cpu())
-            if time.monotonic() > ends:
-                break
-    return torch.cat(features)
-
-
-def fit_probe(features: Tensor, targets: Tensor, task: Task) -> Probe:
-    """features (M, D), targets as `task.encode` gives them -> the best linear layer on them."""
-    mean, std = features.mean(0), features.std(0, correction=0).clamp(min=1e-6)
-    standard = (features - mean) / std
-    held_out = torch.arange(len(features)) % HELD_OUT == 0
-    losses = []
-    for decay in DECAYS:
-        probe = _minimise(standard[~held_out], targets[~held_out], task, decay)
-        losses.append(float(task.loss(probe(standard[held_out]), targets[held_out])))
-    best = _minimise(standard, targets, task, DECAYS[losses.index(min(losses))])
-    weight = best.weight / std
-    return Probe(weight, best.bias - weight @ mean)
-
-
-def _minimise(features: Tensor, targets: Tensor, task: Task, decay: float) -> Probe:
-    """The task's loss and the decay, by L-BFGS on all features at once."""
-    layer = nn.Linear(features.shape[1], task.outputs)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=STEPS, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = task.loss(layer(features), targets) + decay * layer.weight.square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return Probe(layer.weight.detach(), layer.bias.detach())

@@ -51,6 +51,10 @@ class TrainingData:
     def train(self) -> tuple[Item, ...]:
         return self.dataset.part("train")
 
+    def checked(self, dataset: Dataset) -> Dataset:
+        """The dataset itself, or the one sentence that says why nothing can be learnt from it."""
+        return trainable(dataset)
+
     def without(self, broken: Mapping[Path, UnreadableImage]) -> TrainingData:
         """The rest, when decoding showed that some are broken after all."""
         if not broken:
@@ -61,7 +65,7 @@ class TrainingData:
         finding = Finding("broken", "warning", title, advice, len(broken), single(broken))
         return replace(
             self,
-            dataset=trainable(self.dataset.replace(items=readable)),
+            dataset=self.checked(self.dataset.replace(items=readable)),
             findings=by_weight([*self.findings, finding]),
             fingerprint=hashlib.sha256(f"{self.fingerprint} {sorted(map(str, broken))}".encode()).hexdigest()[:32],
         )
@@ -115,7 +119,7 @@ def prepare_data(data: str, settings: Data, seed: int, progress: RunLog) -> Trai
     holdout = None if dataset.has_validation else settings.validation or dataset.usual_holdout
     counter = progress.counter("looking at images")
     report = check_dataset(dataset, fast=True, fraction=holdout, seed=seed, progress=counter)
-    _say_findings(report, dataset, progress)
+    say_findings(report, dataset, progress)
     readable = tuple(item for item in report.dataset.items if item.path not in report.broken)
     if not readable:
         raise VitrailError(f"{shown(dataset.root)}: none of the {counted(len(report.broken), 'image')} can be read")
@@ -124,10 +128,11 @@ def prepare_data(data: str, settings: Data, seed: int, progress: RunLog) -> Trai
         raise VitrailError(
             f"{shown(dataset.root)}: no image could be held out to measure the model on; add more images"
         )
-    return _training_data(report, usable, holdout)
+    return training_data(report, usable, holdout)
 
 
-def _say_findings(report: CheckReport, dataset: Dataset, progress: RunLog) -> None:
+def say_findings(report: CheckReport, dataset: Dataset, progress: RunLog) -> None:
+    """What the data was taken as, and what is worth a look."""
     progress.say(f"data: {report.description}")
     for finding in report.findings:
         if finding.severity != "note":
@@ -135,7 +140,8 @@ def _say_findings(report: CheckReport, dataset: Dataset, progress: RunLog) -> No
             progress.say(f"  {finding.severity}: {finding.title}{': ' + ', '.join(names) if names else ''}")
 
 
-def _training_data(report: CheckReport, usable: Dataset, holdout: float | None) -> TrainingData:
+def training_data(report: CheckReport, usable: Dataset, holdout: float | None) -> TrainingData:
+    """What the fast check knows of the images that can be used."""
     headers = [image.facts for image in report.examined if image.facts is not None and image.problem is None]
     digests = {image.path: image.digest.hex() for image in report.examined}
     rows = [f"{digests[item.path]} {item.target} {item.split}" for item in usable.items]

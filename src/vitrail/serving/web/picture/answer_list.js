@@ -37,9 +37,21 @@ export function answerElement(answer, part, model, chosen) {
     el("div", { class: "lines" }, ...subset.map((line) => lineElement(line, chosen)));
   return el("div", {},
     el("p", { class: "headline" }, el("b", { text: title }), " ", el("span", { text: number })),
+    familiarityElement(answer),
     list(lines.filter((line) => line.mark !== "doubtful")),
     doubtful.length ? el("details", {}, el("summary", { text: `${doubtful.length} more below the threshold, ` +
       probability(answer.threshold) }), list(doubtful)) : null);
+}
+
+/** How like the training pictures this one is; null where the model does not tell. @param {any} answer */
+function familiarityElement(answer) {
+  if (typeof answer?.familiarity !== "number") return null;
+  const score = answer.familiarity.toPrecision(2);
+  if (!answer.familiar) {
+    return el("p", { class: "aside stranger", text: `Not like anything it learnt (familiarity ${score}): do not trust this answer.` });
+  }
+  return el("p", { class: "soft small familiarity", text: `Familiarity ${score}`,
+    title: "The share of held-out pictures of training that were at most as like those that it learnt from." });
 }
 
 /** @param {Line} line @param {(line: Line) => void} chosen */

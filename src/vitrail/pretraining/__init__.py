@@ -1,0 +1,1 @@
+"""Learning without labels: from a pile of images to an encoder, by one of several methods."""

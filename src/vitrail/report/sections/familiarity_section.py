@@ -1,0 +1,59 @@
+"""What the report tells of familiarity: how far held-out pictures lie from training pictures, and the farthest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.text import shown
+from vitrail.training.stages.learn_familiarity import Learnt
+from vitrail.visuals.charts import Chart, Mark, axis, bars
+from vitrail.visuals.thumbnails import thumbnail
+from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR
+
+BINS = 24
+PICTURES = 12
+SHORT = 170.0  # pixels, the height of the chart
+
+
+def familiarity_section(learnt: Learnt | None, root: Path) -> dict[str, Any] | None:
+    """None where the model file keeps nothing to tell it by."""
+    if learnt is None or learnt.familiarity is None:
+        return None
+    distances = learnt.familiarity.distances(learnt.held_out_vectors)
+    scores = learnt.familiarity.scores(learnt.held_out_vectors)
+    farthest = distances.argsort(descending=True)[:PICTURES].tolist()
+    return {
+        "chart": _histogram(distances, scores),
+        "kept": f"{len(learnt.familiarity.vectors):,}",
+        "held_out": f"{len(distances):,}",
+        "passing": f"{100 * float((scores >= UNFAMILIAR).double().mean()):.0f} %",
+        "least": f"{UNFAMILIAR:g}",
+        "pictures": [
+            {
+                "name": shown(learnt.held_out[place].path, root),
+                "picture": thumbnail(learnt.held_out[place].path),
+                "remark": f"familiarity {float(scores[place]):.2g}",
+            }
+            for place in farthest
+        ],
+    }
+
+
+def _histogram(distances: torch.Tensor, scores: torch.Tensor) -> Chart:
+    x = axis("distance from the training pictures", distances.tolist())
+    width = (x.high - x.low) / BINS
+    places = ((distances - x.low) / width).long().clamp(0, BINS - 1)
+    counts = [torch.bincount(places[chosen], minlength=BINS) for chosen in (scores >= 0, scores < UNFAMILIAR)]
+    y = axis("pictures", [0.0, float(counts[0].max())], count=3, whole=True)
+    marks = [
+        Mark(
+            bars([(x.low + i * width, x.low + (i + 1) * width, float(n)) for i, n in enumerate(one) if n], x, y, SHORT),
+            style,
+        )
+        for one, style in zip(counts, ("area", "area stranger"), strict=True)
+    ]
+    key = [("train", "familiar"), ("wrong", f"called unfamiliar, below {UNFAMILIAR:g}")]
+    return Chart("Held-out pictures", x, y, marks, key, height=SHORT)

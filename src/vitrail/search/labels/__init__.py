@@ -1,0 +1,1 @@
+"""What a pile of labelled images says about its own labels."""
