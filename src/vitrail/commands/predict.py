@@ -68,10 +68,7 @@ def run_predict(
     from vitrail.shards.jobs.predict_job import PredictJob
 
     running, sharding = options_in(AnsweringOptions, options), options_in(ShardOptions, options)
-    if str(json) == str(csv) == STDOUT:
-        raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
-    if [str(image) for image in images].count(STDIN) > 1:
-        raise VitrailError("'-' is standard input, which can be read once: name it once")
+    _check_streams(images, json, csv)
     measures = options["engine"] != "torch" or options["merge_tokens"] != 0
     if measures and options["calibration"] is None and STDIN not in map(str, images):
         running["calibration"] = at_hand(images)
@@ -99,6 +96,16 @@ def run_predict(
     if clipped:
         print(clipped_note(clipped, predictor.checkpoint.preprocessing.bits), file=sys.stderr)
     return 1 if unreadable or not bar.done else 0
+
+
+def _check_streams(images: Sequence[str], json: str | None, csv: str | None) -> None:
+    from vitrail.inference.output.writers import STDOUT
+    from vitrail.inference.sources import STDIN
+
+    if str(json) == str(csv) == STDOUT:
+        raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
+    if [str(image) for image in images].count(STDIN) > 1:
+        raise VitrailError("'-' is standard input, which can be read once: name it once")
 
 
 def _shard_job(job: PredictJob, out: str, json: str | None, csv: str | None) -> PredictJob:
