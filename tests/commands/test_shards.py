@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 from PIL import Image
 
 import vitrail
@@ -53,6 +54,7 @@ def test_shards_give_the_bytes_of_one_process_that_reads_on(
     assert "20 images in 3 shards, 2 labels (8 cat, 11 dog); 1 file could not be listed to the end" in said
 
     options = ["--top", "2", "--batch-size", "4"]
+    torch.set_num_threads(1)  # as workers have it
     assert main(["predict", model, manifest, "--json", "-", *options]) == 1
     streamed = capsys.readouterr().out.encode()
     rows = [json.loads(line) for line in streamed.splitlines()]
@@ -65,14 +67,17 @@ def test_shards_give_the_bytes_of_one_process_that_reads_on(
         assert main(["merge", str(tmp_path / out), "--out", str(tmp_path / f"{out}.jsonl")]) == 0
         return (tmp_path / f"{out}.jsonl").read_bytes()
 
-    assert main(["predict", model, manifest, "--out", str(tmp_path / "one"), *options]) == 1
+    assert main(["predict", model, manifest, "--out", str(tmp_path / "one"), "--processes", "1", *options]) == 1
     assert "3 shards, 20 images" in capsys.readouterr().err and merged("one") == streamed
     for part in ("2/2", "1/2", "1/2"):
-        main(["predict", model, manifest, "--out", str(tmp_path / "parts"), "--part", part, *options])
+        main(
+            ["predict", model, manifest, "--out", str(tmp_path / "parts"), "--processes", "1", "--part", part, *options]
+        )
     assert "done before" in capsys.readouterr().err and merged("parts") == streamed
     assert main(["predict", model, manifest, "--out", str(tmp_path / "two"), "--processes", "2", *options]) == 1
     assert merged("two") == streamed
-    assert main(["predict", model, manifest, "--out", str(tmp_path / "one"), "--top", "1", "--batch-size", "4"]) == 1
+    other = ["--processes", "1", "--top", "1", "--batch-size", "4"]
+    assert main(["predict", model, manifest, "--out", str(tmp_path / "one"), *other]) == 1
     assert main(["merge", str(tmp_path / "one"), "--out", str(tmp_path / "x")]) == 2  # two jobs now
     assert "holds 2 jobs" in capsys.readouterr().err
 
@@ -101,9 +106,10 @@ def test_embed_writes_vectors_a_shard(
 ) -> None:
     model, manifest = str(save()), str(tmp_path / "m")
     main(["manifest", str(data), "--out", manifest, "--shard-size", "7"])
-    assert main(["embed", model, manifest, "--out", str(tmp_path / "one"), "--batch-size", "4"]) == 1
+    options = ["--batch-size", "4", "--processes", "1"]
+    assert main(["embed", model, manifest, "--out", str(tmp_path / "one"), *options]) == 1
     for part in ("1/2", "2/2"):
-        main(["embed", model, manifest, "--out", str(tmp_path / "two"), "--part", part, "--batch-size", "4"])
+        main(["embed", model, manifest, "--out", str(tmp_path / "two"), "--part", part, *options])
     for name in ("one", "two"):
         assert main(["merge", str(tmp_path / name), "--out", str(tmp_path / f"{name}.parquet")]) == 0
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()

@@ -15,7 +15,7 @@ from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count
 from vitrail.options import Option, options_in, takes_options
 from vitrail.progress import ProgressBar
-from vitrail.shards.shard_options import ShardOptions, manifest_of
+from vitrail.shards.shard_options import ModelShardOptions, ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
@@ -27,7 +27,7 @@ IMAGES = "files, folders (all images in them), or - for paths on standard input,
 IMAGES_OR_MANIFEST = IMAGES.replace(", or -", ", a manifest, or -")
 
 
-class PredictOptions(AnsweringOptions, ShardOptions, total=False):
+class PredictOptions(AnsweringOptions, ModelShardOptions, total=False):
     unknown: Annotated[
         bool,
         Option(
@@ -73,7 +73,9 @@ def run_predict(
     if measures and options["calibration"] is None and STDIN not in map(str, images):
         running["calibration"] = at_hand(images)
     if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None and out is not None:
-        job = _shard_job(PredictJob(model, running, top, options["unknown"], max_pixels), out, json, csv)
+        job = _shard_job(
+            PredictJob(model, running, top, options["unknown"], options["threads"], max_pixels), out, json, csv
+        )
         return run_on_shards(job, manifest, out, sharding)
     predictor = Predictor(model, **running)
     task = predictor.engine.task

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +64,8 @@ def run_job(job: ShardJob, manifest: str | Path, out: str | Path, options: Shard
             here = OpenTask(worker, opened_manifest, folder)
             task = ShardTask(worker.job, str(manifest), str(out), worker.fingerprint)
             del worker  # a model in this process only where it works itself
-            pool = make_pool(here, task, options, len(waiting))
+            workers = options.get("processes") or (None if options.get("ray") else here.worker.usual_processes)
+            pool = make_pool(here, task, workers if workers is None else min(workers, len(waiting)), options.get("ray"))
             del here
             stack.callback(pool.close)
             failures = schedule(pool, waiting, progress)
@@ -79,9 +79,8 @@ def run_job(job: ShardJob, manifest: str | Path, out: str | Path, options: Shard
     return JobResult(folder, opened_manifest, shards, *counts, progress.rate)
 
 
-def make_pool(here: OpenTask, task: ShardTask, options: ShardOptions, shards: int) -> WorkerPool:
-    """Who does the work: this process, others of this machine, or those of a Ray cluster."""
-    workers, address = options.get("processes"), options.get("ray")
+def make_pool(here: OpenTask, task: ShardTask, workers: int | None, address: str | None) -> WorkerPool:
+    """Who does the work: this process, others of this machine, or those of a Ray cluster at this address."""
     if address is not None:
         from vitrail.shards.pools.ray_pool import RayPool
 
@@ -90,8 +89,7 @@ def make_pool(here: OpenTask, task: ShardTask, options: ShardOptions, shards: in
         return OwnProcess(here)
     from vitrail.shards.pools.process_pool import ProcessPool
 
-    threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, (os.cpu_count() or 1) // workers)
-    return ProcessPool(task, min(workers, shards), threads)
+    return ProcessPool(task, workers)
 
 
 def _not_done(folder: JobFolder, shards: Sequence[Shard], progress: ShardProgress) -> list[Shard]:

@@ -25,6 +25,7 @@ Tick = Callable[[], None]  # called at every image: it keeps the claim on the sh
 class ShardWorker(ABC):
     """A job at work in one process."""
 
+    usual_processes: int = 1  # workers on this machine, where nobody says how many
     job: ShardJob  # the same with everything named that was chosen when it was opened: an engine, a precision
     identity: Mapping[str, Any]  # all that the output depends on besides the images, fit for JSON
 

@@ -31,7 +31,10 @@ class ShardOptions(TypedDict, total=False):
     processes: Annotated[
         int | None,
         _sharding(
-            "workers, each with a model of its own", metavar="N", parse=count, unset="1; with --ray one a CPU or GPU"
+            "workers, each with a model of its own",
+            metavar="N",
+            parse=count,
+            unset="one a core, up to 8; one on a GPU; with --ray as many as the cluster has cores or GPUs",
         ),
     ]
     ray: Annotated[
@@ -40,6 +43,20 @@ class ShardOptions(TypedDict, total=False):
             "let Ray schedule the shards: on a cluster by its address, such as auto; alone: on this machine",
             metavar="[ADDRESS]",
             alone="local",
+        ),
+    ]
+
+
+class ModelShardOptions(ShardOptions, total=False):
+    """Of commands that run a model."""
+
+    threads: Annotated[
+        int,
+        _sharding(
+            "of each worker's network; another number changes the last digits, so its outputs are others",
+            metavar="N",
+            parse=count,
+            default=1,
         ),
     ]
 

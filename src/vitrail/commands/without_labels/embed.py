@@ -14,7 +14,7 @@ from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.options import Option, options_in, takes_options
-from vitrail.shards.shard_options import ShardOptions, manifest_of
+from vitrail.shards.shard_options import ModelShardOptions, ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.search.embedding_file import EmbedSummary
@@ -57,7 +57,7 @@ def embed(
         return embed_to_file(embedder, lambda: expand(given), out, str(model), lambda _: bar.step())
 
 
-class RunEmbedOptions(EmbedOptions, ShardOptions, total=False):
+class RunEmbedOptions(EmbedOptions, ModelShardOptions, total=False):
     pass
 
 
@@ -80,7 +80,9 @@ def run_embed(
 
     sharding = options_in(ShardOptions, options)
     if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None:
-        return run_on_shards(embed_job(model, manifest, max_pixels, options), manifest, out, sharding)
+        return run_on_shards(
+            embed_job(model, manifest, max_pixels, options["threads"], options), manifest, out, sharding
+        )
     try:
         with limit_decoding(max_pixels):
             summary = embed(model, images, out, **options_in(EmbedOptions, options))
@@ -96,7 +98,7 @@ def run_embed(
     return 1 if summary.unreadable else 0
 
 
-def embed_job(model: str, manifest: str, max_pixels: int | None, options: EmbedOptions) -> EmbedJob:
+def embed_job(model: str, manifest: str, max_pixels: int | None, threads: int, options: EmbedOptions) -> EmbedJob:
     """What is done with each shard of a manifest."""
     from vitrail.inference.sources import at_hand
     from vitrail.shards.jobs.embed_job import EmbedJob
@@ -104,7 +106,7 @@ def embed_job(model: str, manifest: str, max_pixels: int | None, options: EmbedO
     how = running(options)
     if measures(how) and how["calibration"] is None:
         how = {**how, "calibration": at_hand([manifest])}
-    return EmbedJob(model, how, options["what"], options["normalise"], max_pixels)
+    return EmbedJob(model, how, options["what"], options["normalise"], threads, max_pixels)
 
 
 def open_embedder(

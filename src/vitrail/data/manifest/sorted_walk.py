@@ -17,7 +17,7 @@ from vitrail.storage import Entry, entries, is_url, join, local
 from vitrail.text import natural, nfc
 
 AT_ONCE = 100_000  # names that are sorted in memory
-_READ_BACK = 4096  # bytes of each sorted file at a time: of ten million names there are a hundred files
+_READ_BACK = 1024  # bytes of each sorted file at a time: of ten million names there are a hundred files
 
 
 class Name(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vitrail.images.stored_image import StoredImage
 from vitrail.inference.running_options import AnsweringOptions
-from vitrail.shards.jobs.predict_job import chosen_options, engine_identity
+from vitrail.shards.jobs.predict_job import chosen_options, engine_identity, use_threads, usual_processes
 from vitrail.shards.output_format import Counts, OutputFormat, Stamp
 from vitrail.shards.shard_job import ShardJob, ShardWorker, Tick
 from vitrail.shards.vector_shards import VectorShards
@@ -33,6 +33,7 @@ class EmbedJob(ShardJob):
     options: AnsweringOptions
     what: str = "pooled"
     normalise: bool = False
+    threads: int = 1
     max_pixels: int | None = None
 
     def open(self) -> EmbedWorker:
@@ -46,7 +47,9 @@ class EmbedWorker(ShardWorker):
         from vitrail.search.embeddings import Embedder
         from vitrail.search.vector_file import facts_of
 
+        use_threads(job.threads)
         self._embedder = Embedder(job.model, what=job.what, normalise=job.normalise, **job.options)
+        self.usual_processes = usual_processes(self._embedder.engine)
         self._facts, self._max_pixels = facts_of(self._embedder, job.model), job.max_pixels
         self.job = dataclasses.replace(job, options=chosen_options(job.options, self._embedder.engine))
         self.identity = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +16,8 @@ from vitrail.shards.shard_job import RowsWorker, ShardJob
 
 if TYPE_CHECKING:
     from vitrail.inference.engine import Engine
+
+MOST_PROCESSES = 8  # where nobody says how many
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class PredictJob(ShardJob):
     options: AnsweringOptions
     top: int = 5
     unknown: bool = False  # the answer to what is unlike the training pictures is "unknown"
+    threads: int = 1
     max_pixels: int | None = None
 
     def open(self) -> PredictWorker:
@@ -39,8 +43,10 @@ class PredictWorker(RowsWorker):
     def __init__(self, job: PredictJob) -> None:
         from vitrail.inference.predictor import Predictor
 
+        use_threads(job.threads)
         self._predictor = Predictor(job.model, **job.options)
         engine = self._predictor.engine
+        self.usual_processes = usual_processes(engine)
         engine.task  # noqa: B018  a model without answers is refused before anything is read
         if job.unknown:
             engine.check_unknown()
@@ -64,6 +70,19 @@ class PredictWorker(RowsWorker):
             yield from map(row_of, answers)
 
 
+def use_threads(threads: int) -> None:
+    """Of the network, in this process, before it is opened: sums of more threads differ in their last bits, so outputs
+    are equal only where this is. Every backend takes torch's number."""
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def usual_processes(engine: Engine) -> int:
+    """One a core, as each has one thread. Not too many, for each has a model."""
+    return 1 if engine.backend.device.type != "cpu" else min(MOST_PROCESSES, os.cpu_count() or 1)
+
+
 def chosen_options(options: AnsweringOptions, engine: Engine) -> AnsweringOptions:
     """The options with what was chosen when the model was opened: other workers do not choose for themselves."""
     return {
@@ -77,6 +96,8 @@ def chosen_options(options: AnsweringOptions, engine: Engine) -> AnsweringOption
 
 def engine_identity(engine: Engine) -> dict[str, Any]:
     """All that a model's answers depend on: weights, preprocessing, words, backend, precision, batch, versions."""
+    import torch
+
     from vitrail.inference.backends.graph_cache import fingerprint, versions
     from vitrail.weights.familiarity.metadata_entry import to_text
 
@@ -95,5 +116,6 @@ def engine_identity(engine: Engine) -> dict[str, Any]:
         "precision": backend.precision,
         "device": backend.device.type,
         "batch_size": engine.batch_size,
+        "threads": torch.get_num_threads(),
         "versions": {name: known[name] for name in ("vitrail", "torch", backend.name) if name in known},
     }

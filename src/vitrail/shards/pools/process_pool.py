@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import pickle
 import signal
 from collections import deque
@@ -21,10 +20,10 @@ MOST_DEATHS = 3  # in a row, of processes that did not come as far as their firs
 class _Process:
     """One worker process, seen from here."""
 
-    def __init__(self, payload: bytes, threads: int) -> None:
+    def __init__(self, payload: bytes) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would share torch's threads, which it does not survive
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, payload, threads), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, payload), daemon=True)
         self.process.start()
         theirs.close()
         self.ready = False
@@ -48,10 +47,10 @@ class _Process:
 
 
 class ProcessPool(WorkerPool):
-    """So many processes with so many threads each."""
+    """So many processes."""
 
-    def __init__(self, task: ShardTask, processes: int, threads: int) -> None:
-        self._payload, self._threads, self._task = pickle.dumps(task), threads, task
+    def __init__(self, task: ShardTask, processes: int) -> None:
+        self._payload, self._task = pickle.dumps(task), task
         self._deaths = 0
         self._waiting: deque[int] = deque()
         self._processes = [self._start() for _ in range(processes)]
@@ -77,7 +76,7 @@ class ProcessPool(WorkerPool):
             one.close()
 
     def _start(self) -> _Process:
-        return _Process(self._payload, self._threads)
+        return _Process(self._payload)
 
     def _hand_out(self) -> None:
         for one in self._processes:
@@ -125,10 +124,9 @@ def check_fingerprint(expected: str, given: str, whose: str) -> None:
         )
 
 
-def _work(connection: Connection, payload: bytes, threads: int) -> None:
+def _work(connection: Connection, payload: bytes) -> None:
     """A worker process: load the model, then a shard at a time until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process that schedules, which ends this one
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is imported, with the job
     try:
         task: ShardTask = pickle.loads(payload)
         opened = task.open()

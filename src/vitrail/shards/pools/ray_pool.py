@@ -60,7 +60,7 @@ class RayPool(WorkerPool):
         resources = self._ray.cluster_resources()
         gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
         count = workers or gpus or max(1, cpus)
-        needs = {"num_gpus": 1, "num_cpus": 1} if gpus >= count else {"num_cpus": max(1, cpus // count)}
+        needs = {"num_gpus": 1, "num_cpus": 1} if gpus >= count else {"num_cpus": 1}
         self._actor = self._ray.remote(max_restarts=0, max_task_retries=0, **needs)(RayWorker)
         self._waiting: deque[int] = deque()
         self._lost = 0
