@@ -193,6 +193,7 @@ class SimulatedPool(WorkerPool):
     """Workers that take so long an image, on a clock of their own: only what schedules them takes real time."""
 
     def __init__(self, manifest: Manifest, workers: int, seconds: float) -> None:
+        super().__init__()
         self._manifest, self._workers, self._seconds = manifest, workers, seconds
         self._under_way: list[tuple[float, int]] = []
         self.clock = 0.0

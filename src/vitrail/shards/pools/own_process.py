@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from vitrail.shards.pools.worker_pool import ShardFailure, WorkerPool, failure
 from vitrail.shards.run_shard import OpenTask, ShardOutcome
 
@@ -14,11 +12,8 @@ class OwnProcess(WorkerPool):
     size = 1
 
     def __init__(self, task: OpenTask) -> None:
+        super().__init__()
         self._task = task
-        self._waiting: deque[int] = deque()
-
-    def submit(self, number: int) -> None:
-        self._waiting.append(number)
 
     def next(self) -> ShardOutcome | ShardFailure:
         number = self._waiting.popleft()

@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
-from collections import deque
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -50,18 +49,14 @@ class ProcessPool(WorkerPool):
     """So many processes."""
 
     def __init__(self, task: ShardTask, processes: int) -> None:
+        super().__init__()
         self._payload, self._task = pickle.dumps(task), task
         self._deaths = 0
-        self._waiting: deque[int] = deque()
         self._processes = [self._start() for _ in range(processes)]
 
     @property
     def size(self) -> int:
         return len(self._processes)
-
-    def submit(self, number: int) -> None:
-        self._waiting.append(number)
-        self._hand_out()
 
     def next(self) -> ShardOutcome | ShardFailure:
         while True:

@@ -9,7 +9,6 @@ import os
 import secrets
 import socket
 import sys
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,6 +54,7 @@ class RayPool(WorkerPool):
     """
 
     def __init__(self, task: ShardTask, address: str = LOCAL, workers: int | None = None) -> None:
+        super().__init__()
         self._ray, self._task = import_ray(address), task
         self._begun = connect(self._ray, address, workers)
         resources = self._ray.cluster_resources()
@@ -62,17 +62,12 @@ class RayPool(WorkerPool):
         count = workers or gpus or max(1, cpus)
         needs = {"num_gpus": 1, "num_cpus": 1} if gpus >= count else {"num_cpus": 1}
         self._actor = self._ray.remote(max_restarts=0, max_task_retries=0, **needs)(RayWorker)
-        self._waiting: deque[int] = deque()
         self._lost = 0
         self._slots = [self._new() for _ in range(count)]
 
     @property
     def size(self) -> int:
         return len(self._slots)
-
-    def submit(self, number: int) -> None:
-        self._waiting.append(number)
-        self._hand_out()
 
     def next(self) -> ShardOutcome | ShardFailure:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
 
 from vitrail.shards.run_shard import ShardOutcome
@@ -19,14 +20,21 @@ class ShardFailure:
 class WorkerPool(ABC):
     """A shard a worker at a time: whoever is faster does more of them."""
 
+    def __init__(self) -> None:
+        self._waiting: deque[int] = deque()
+
     @property
     @abstractmethod
     def size(self) -> int:
         """How many shards it takes at a time."""
 
-    @abstractmethod
     def submit(self, number: int) -> None:
         """Begin with a shard. Only where fewer than `size` are under way."""
+        self._waiting.append(number)
+        self._hand_out()
+
+    def _hand_out(self) -> None:  # noqa: B027  a pool without workers of its own has nobody to give it to
+        """Give what waits to workers that are ready and free."""
 
     @abstractmethod
     def next(self) -> ShardOutcome | ShardFailure:
