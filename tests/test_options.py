@@ -47,6 +47,19 @@ def test_a_wrong_name_is_an_error_that_names_the_right_one() -> None:
         vitrail.train("photos", "runs/x", epoch=2)  # type: ignore[call-arg]
 
 
+def test_an_option_may_stand_alone() -> None:
+    def run_example(
+        where: Annotated[str | None, Option("a place", metavar="[PLACE]", alone="here")] = None,
+        fast: Annotated[bool, Option("quickly")] = False,
+    ) -> None:
+        given.append(where)
+
+    given: list[str | None] = []
+    for words in ([], ["--where"], ["--where", "there"], ["--where", "--fast"]):
+        click_command(run_example).main(words, standalone_mode=False)
+    assert given == [None, "here", "there", "here"]
+
+
 def test_signature_and_docstring_list_the_options() -> None:
     assert str(inspect.signature(example)).startswith("(data: 'str', *, size=None, fast=False, workers=2)")
     assert example.__doc__ is not None
