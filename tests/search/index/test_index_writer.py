@@ -14,9 +14,9 @@ from vitrail.errors import VitrailError
 from vitrail.search.embeddings import normalised
 from vitrail.search.index import index_writer
 from vitrail.search.index.image_index import ImageIndex
+from vitrail.search.index.index_manifest import SegmentEntry, read_manifest
 from vitrail.search.index.index_segment import swallowed
 from vitrail.search.index.index_writer import writing_index
-from vitrail.search.index.manifest import SegmentEntry, read_manifest
 from vitrail.search.vector_file import Row, VectorFacts
 
 pytest.importorskip("pyarrow")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.search.embeddings import Vectors
-from vitrail.search.index.manifest import SegmentEntry
+from vitrail.search.index.index_manifest import SegmentEntry
 from vitrail.search.vector_file import VectorFacts, import_pyarrow, open_vectors, vectors_of, writing_vectors
 
 ROWS = 8192  # of a row group that is copied
