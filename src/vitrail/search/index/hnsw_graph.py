@@ -19,7 +19,7 @@ from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.progress import ProgressBar
 from vitrail.search.embeddings import Vectors
-from vitrail.search.index.manifest import Manifest
+from vitrail.search.index.index_manifest import Manifest
 
 if TYPE_CHECKING:
     from vitrail.search.index.image_index import ImageIndex

@@ -44,8 +44,11 @@ export function createSimilarView(node, model, store) {
   /** @param {number} id @param {string} name */
   function image(id, name) {
     const picture = el("img", { alt: name });
-    pictureOf(id).then((address) => (picture.src = address),
-      () => picture.replaceWith(el("span", { class: "none", text: "not there any more" })));
+    pictureOf(id).then((address) => (picture.src = address), (error) => {
+      pictures.delete(id); // to be asked for again when it is shown again
+      const text = error.status === 404 ? "not there any more" : error.message;
+      picture.replaceWith(el("span", { class: "none", text }));
+    });
     return picture;
   }
 
