@@ -87,6 +87,20 @@ def test_a_config_survives_json(config):
     assert json.loads(config.to_json()) == config.to_dict()
 
 
+def test_a_field_that_a_later_version_adds_is_not_unusual():
+    """So that version still knows the vectors and graphs that were made by this one."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Later(ViTConfig):
+        added: bool = False
+
+    config = ViTConfig(width=96, heads=3)
+    assert config.unusual() == Later(width=96, heads=3).unusual()
+    assert config.unusual() == {"width": 96, "heads": 3, "mlp_width": 384} | {
+        name: value for name, value in ViTConfig().unusual().items() if name != "mlp_width"
+    }
+
+
 def test_the_example_of_all_changes_names_every_field():
     assert set(ALL_CHANGED) == {field.name for field in dataclasses.fields(ViTConfig)}
 

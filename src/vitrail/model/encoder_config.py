@@ -156,6 +156,12 @@ class EncoderConfig(ABC):
         values = {name: getattr(self, name) for name in self.fields()}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
+    def unusual(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as `to_dict` has them: a field that a later version adds is not
+        among them, so what is kept under a key made of these is found by that version, too."""
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: value for name, value in self.to_dict().items() if getattr(self, name) != usual[name]}
+
     def to_json(self) -> str:
         """`to_dict` as indented text."""
         return json.dumps(self.to_dict(), indent=2)

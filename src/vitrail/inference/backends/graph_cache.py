@@ -34,7 +34,7 @@ def fingerprint(checkpoint: Checkpoint) -> str:
     from vitrail.weights.checkpoint import checksum
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.model.state_dict().items()}
-    described = checkpoint.config.to_dict() | {"merge_tokens": checkpoint.model.merge_tokens}
+    described = checkpoint.config.unusual() | {"merge_tokens": checkpoint.model.merge_tokens}
     return checksum(json.dumps(described, sort_keys=True), tensors)[:32]
 
 
