@@ -53,7 +53,8 @@ def load_encoder(settings: Settings) -> Checkpoint | None:
     extra: dict[str, Any] = {"drop_path": train.drop_path or 0.0, "dropout": train.dropout}
     loaded = load(model.start, channels=model.channels, image_size=model.image_size, **extra)
     if model.image_size is None and max(loaded.config.image_size) > LARGEST:
-        loaded = adapt(loaded, image_size=tuple(LARGEST // patch * patch for patch in loaded.config.patch_size))
+        down, across = loaded.config.patch_size
+        loaded = adapt(loaded, image_size=(LARGEST // down * down, LARGEST // across * across))
     return without_head(loaded, "mean" if loaded.config.pool == "none" else None)
 
 

@@ -22,7 +22,7 @@ from vitrail.pretraining.methods.schedules import cosine
 from vitrail.pretraining.views import View, ViewBatch, ViewLoader
 from vitrail.search.knn_probe import knn_means, target_rows
 from vitrail.tasks.registry import EMBED
-from vitrail.tasks.task import NotFinite
+from vitrail.tasks.task_answers import NotFinite
 from vitrail.training.distributed import distribute
 from vitrail.training.optim.optimizers import optimizers
 from vitrail.training.plan import Length, Plan
