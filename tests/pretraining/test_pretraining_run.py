@@ -82,7 +82,7 @@ def test_a_run_that_was_cut_can_be_trained_from(tmp_path, whole):
     assert "accuracy" in done.stdout
 
 
-@pytest.mark.parametrize("method", ["simdino", "mae"])
+@pytest.mark.parametrize("method", ["simdino", "dino", "mae"])
 def test_two_processes_learn_what_one_does(tmp_path, whole, method):
     settings = tmp_path / "tiny.toml"
     settings.write_text(TINY_PRETRAIN.format(workers=0, noise=0.0, method=method))
