@@ -54,7 +54,7 @@ def embed(
     given = [images] if isinstance(images, str | Path) else list(images)
     embedder = open_embedder(model, given, what=options["what"], normalise=options["normalise"], **running(options))
     with ProgressBar("embedding") as bar:
-        return embed_to_file(embedder, lambda: expand(given), out, str(model), lambda _: bar.step())
+        return embed_to_file(embedder, expand(given), out, str(model), lambda _: bar.step())
 
 
 class RunEmbedOptions(EmbedOptions, ModelShardOptions, total=False):

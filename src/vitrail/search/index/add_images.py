@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -170,15 +172,17 @@ def remove_images(writer: IndexWriter, paths: Iterable[ImagePath]) -> tuple[int,
     """
     removed: set[int] = set()
     unknown: list[str] = []
+    known = sorted(writer.by_path)
     for path in map(os.path.abspath, paths):
-        own = [writer.by_path[path][0]] if path in writer.by_path else _below(writer, path)
-        removed.update(own)
+        own = [path] if path in writer.by_path else _below(known, path)
+        removed.update(writer.by_path[one][0] for one in own)
         if not own:
             unknown.append(path)
     writer.commit(removed=removed)
     return len(removed), unknown
 
 
-def _below(writer: IndexWriter, folder: str) -> list[int]:
+def _below(paths: Sequence[str], folder: str) -> Sequence[str]:
+    """Those of the sorted paths that lie in a folder."""
     start = folder.rstrip(os.sep) + os.sep
-    return [id_ for path, (id_, _) in writer.by_path.items() if path.startswith(start)]
+    return paths[bisect_left(paths, start) : bisect_left(paths, start + chr(sys.maxunicode))]
