@@ -32,7 +32,8 @@ from vitrail.inference.image_processor import ImageProcessor
 from vitrail.training.distributed import Processes
 from vitrail.training.validate import HeldOutImages, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR, fit_familiarity, most_vectors
+from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
+from vitrail.weights.familiarity.reference_vectors import fit_familiarity, most_vectors
 from vitrail.weights.load import load
 
 RESULTS = Path(__file__).parent / "results" / "familiarity.md"
@@ -209,7 +210,8 @@ PAGE = """# Pictures unlike those a model learnt from
 
 Pass: test pictures that are called familiar, 95 % are to be. AUROC: how often a test picture is nearer than a stranger,
 0.5 by chance. Caught: strangers that are called unfamiliar. Shrunk: strangers at {side} x {side} px as the run's own
-pictures are, so that sharpness does not give them away.
+pictures are, so that sharpness does not give them away. A model file of an earlier version keeps nothing: here it gets
+what a run would keep. These strangers are far from what was learnt; a new class of the same kind is nearer.
 
 ## What model files keep
 

@@ -90,10 +90,13 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
             dense = DenseOptions(options["classes"], options["colours"], options["ignore"], options["pairs"])
             targets = options["targets"]
             dataset = read_dataset(data, layout=options["layout"], task=options["task"], targets=targets, dense=dense)
+        embedder = None
         if options["model"] is not None:
             from vitrail.search.labels.label_errors import check_labelled
+            from vitrail.search.pile.image_vectors import open_embedder
 
             check_labelled(dataset.task)  # before time is spent on the files
+            embedder = open_embedder(options["model"], options["embeddings"])
         report = check_dataset(
             dataset,
             fast=options["fast"],
@@ -102,12 +105,12 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
             workers=options["workers"],
             progress=options["progress"] or bar.update,
         )
-    if options["model"] is None:
+    if embedder is None:
         return report
     from vitrail.search.labels.check_labels import with_label_errors
 
     with limit_decoding(options["max_pixels"]):
-        return with_label_errors(report, options["model"], options["embeddings"], options["quiet"])
+        return with_label_errors(report, embedder, options["embeddings"], options["quiet"])
 
 
 class RunCheckOptions(CheckOptions, ShardOptions, total=False):

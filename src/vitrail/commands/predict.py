@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from vitrail.commands.many_images.on_shards import run_on_shards
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
     from vitrail.inference.engine import Engine
     from vitrail.inference.output.writers import Write
+    from vitrail.inference.predictor import Predictor
     from vitrail.shards.jobs.predict_job import PredictJob
 
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
@@ -61,23 +63,21 @@ def run_predict(
     """
     from vitrail.images.decode_limits import limit_decoding
     from vitrail.inference.image_processor import clipped_note
-    from vitrail.inference.output.answer_files import pictures_in
     from vitrail.inference.output.writers import STDOUT
-    from vitrail.inference.predictor import Predictor
     from vitrail.inference.sources import STDIN, at_hand, expand_manifests
-    from vitrail.shards.jobs.predict_job import PredictJob
 
     running, sharding = options_in(AnsweringOptions, options), options_in(ShardOptions, options)
     _check_streams(images, json, csv)
-    measures = options["engine"] != "torch" or options["merge_tokens"] != 0
-    if measures and options["calibration"] is None and STDIN not in map(str, images):
+    if _measures(running) and running["calibration"] is None and STDIN not in map(str, images):
         running["calibration"] = at_hand(images)
     if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None and out is not None:
+        from vitrail.shards.jobs.predict_job import PredictJob
+
         job = _shard_job(
             PredictJob(model, running, top, options["unknown"], options["threads"], max_pixels), out, json, csv
         )
         return run_on_shards(job, manifest, out, sharding)
-    predictor = Predictor(model, **running)
+    predictor = _predictor(model, running)
     task = predictor.engine.task
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
@@ -85,6 +85,8 @@ def run_predict(
         stack.enter_context(limit_decoding(max_pixels))
         writes = _outlets(stack, predictor.engine, top, json, csv)
         if out is not None:
+            from vitrail.inference.output.answer_files import pictures_in
+
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
         predictions = predictor.predict(expand_manifests(images), top, unknown=options["unknown"])
@@ -96,8 +98,31 @@ def run_predict(
             bar.step()
     print(_summary(bar, unreadable, predictor.engine.backend), file=sys.stderr)
     if clipped:
-        print(clipped_note(clipped, predictor.checkpoint.preprocessing.bits), file=sys.stderr)
+        print(clipped_note(clipped, predictor.engine.processor.preprocessing.bits), file=sys.stderr)
     return 1 if unreadable or not bar.done else 0
+
+
+def _measures(options: AnsweringOptions) -> bool:
+    return options["engine"] != "torch" or options["merge_tokens"] != 0
+
+
+def _predictor(model: str, options: AnsweringOptions) -> Predictor:
+    """With a graph that an earlier start left, torch is not imported: that takes longer than all else."""
+    from vitrail.inference.cached_start.cached_engine import open_cached
+    from vitrail.inference.cached_start.start_record import file_identity
+    from vitrail.inference.predictor import Predictor
+
+    if not _measures(options):  # nothing to remember
+        return Predictor(model, **options)
+    cached = open_cached(model, options)
+    if cached is not None:
+        return Predictor.of_cached(cached, options["workers"])
+    from vitrail.inference.cached_start.remember_start import remember_start
+
+    before = file_identity(Path(model))
+    predictor = Predictor(model, **options)
+    remember_start(predictor.engine, options, before)
+    return predictor
 
 
 def _check_streams(images: Sequence[str], json: str | None, csv: str | None) -> None:
