@@ -137,8 +137,13 @@ def test_embed_writes_vectors_a_shard(
 
 
 def test_what_does_not_go_together_is_a_sentence(
-    save: Callable[..., Path], photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    save: Callable[..., Path],
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     model, manifest = str(save()), str(tmp_path / "m")
     assert main(["manifest", str(photos), "--out", manifest]) == 0
     for arguments, words in (

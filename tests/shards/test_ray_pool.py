@@ -43,6 +43,7 @@ def local_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     if importlib.util.find_spec("ray") is None:  # it is not imported before the settings are made
         pytest.skip("Ray is not installed")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # beside other tests its workers would hardly run
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # what is set on the way is taken back
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class Manifest:
 
 def is_manifest(path: str | Path) -> bool:
     """Whether a folder, or a folder on a store, holds a manifest."""
-    if not is_url(path) and not Path(local(path)).is_dir():
+    if not is_url(path) and not os.path.isdir(local(path)):  # unlike Path.is_dir, this has an answer for every text
         return False
     return size_of(join(str(path), DESCRIPTION)) is not None and _is_ours(join(str(path), DESCRIPTION))
 
