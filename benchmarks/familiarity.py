@@ -32,7 +32,8 @@ from vitrail.inference.image_processor import ImageProcessor
 from vitrail.training.distributed import Processes
 from vitrail.training.validate import HeldOutImages, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR, fit_familiarity, most_vectors
+from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
+from vitrail.weights.familiarity.reference_vectors import fit_familiarity, most_vectors
 from vitrail.weights.load import load
 
 RESULTS = Path(__file__).parent / "results" / "familiarity.md"

@@ -4,7 +4,8 @@
 
 DATA is a data set of the model's task, or a folder of photos whose names begin with their class number and `_`. It is
 cut into halves: calibrated on one, measured on the other, then the other way round. NNCF's defaults are
-`nncf.quantize(model, dataset, model_type=TRANSFORMER)`. All that is shown is of the half that was not calibrated on.
+`nncf.quantize(model, dataset, model_type=TRANSFORMER)`; bf16 is OpenVINO's, where the CPU has it. All that is shown is
+of the half that was not calibrated on.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import numpy as np
 
 from vitrail.errors import VitrailError
 from vitrail.graphs import quantize_onnx
+from vitrail.graphs.graph_file import IMAGES
+from vitrail.graphs.graph_formats import graph_from_parts, traced_graph
 from vitrail.graphs.no_telemetry import import_silently
-from vitrail.graphs.onnx_graph import onnx_model
-from vitrail.graphs.openvino_graph import openvino_model
-from vitrail.graphs.trace import IMAGES, trace
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_images import CalibrationImages, calibration_images
-from vitrail.inference.calibration.quantized_model import graphs_of, quantized_model
+from vitrail.inference.calibration.int8_search import Int8Job, search_int8_apart
+from vitrail.inference.calibration.quantized_model import graphs_of
 from vitrail.inference.image_processor import ImageProcessor
+from vitrail.model.precision import computes_bf16
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 
@@ -41,7 +43,7 @@ PAGE = """# int8 against NNCF's defaults
 Calibrated on one half of the images, without their labels, and measured on the other, by their labels; and the other
 way round. The means of both. Of accuracy on 300 images one is 0.33 points: the distance tells more. It is between
 outputs: of classes the total variation of the probabilities, else the relative error. Agreement is the share of answers
-that are float32's, as `--engine auto` counts them; `-` where it was not counted.
+that are float32's, as `--engine auto` counts them; `-` where it was not counted. bf16 is shown where it was measured.
 
 | model | images | metric | float32 | | loss in points | agreement | distance | largest change of probability | chosen |
 |---|---|---|---|---|---|---|---|---|---|
@@ -78,7 +80,8 @@ def read_images(checkpoint: Checkpoint, data: Path) -> CalibrationImages:
 
 def measure(checkpoint: Checkpoint, images: CalibrationImages, runtime: str) -> dict[str, Any]:
     """A row: float32, NNCF's defaults and ours, over both halves."""
-    model = openvino_model(trace(checkpoint)) if runtime == "openvino" else onnx_model(trace(checkpoint))
+    graph_format, size = {"openvino": "openvino", "onnxruntime": "onnx"}[runtime], checkpoint.preprocessing.size
+    model = traced_graph(graph_format, checkpoint, size)
     compiled = graphs_of(model).compiled
     halves = [images.part(range(start, len(images.images), 2)) for start in (0, 1)]
     folds = []
@@ -88,10 +91,11 @@ def measure(checkpoint: Checkpoint, images: CalibrationImages, runtime: str) -> 
         inputs = NormalisedImages(calibrated.images, checkpoint.preprocessing)
         fold: dict[str, Any] = {"float32": judge.score, "metric": judge.metric}
         fold["defaults"] = figures(judge(compiled(nncf_defaults(model, inputs))))
+        if runtime == "openvino" and computes_bf16("cpu"):
+            fold["bf16"] = figures(judge(compiled(model, "bf16")))
         try:
-            int8, record = quantized_model(checkpoint, model, unlabelled)
-            fold["ours"] = figures(judge(compiled(int8)))
-            fold["record"] = record
+            parts, fold["record"] = search_int8_apart(Int8Job(checkpoint, size, graph_format, unlabelled))
+            fold["ours"] = figures(judge(compiled(graph_from_parts(graph_format, parts))))
         except VitrailError as refused:
             fold["refused"] = str(refused)
         print(json.dumps(fold), flush=True)
@@ -133,8 +137,10 @@ def table_lines(name: str, row: dict[str, Any]) -> list[str]:
     score = np.mean([fold["float32"] for fold in folds])
     begin = f"| {name} | {row['images']} | {folds[0]['metric']} | {100 * score:.2f} |"
     lines = []
-    for title, kind in (("NNCF's defaults", "defaults"), ("ours", "ours")):
+    for title, kind in (("bf16", "bf16"), ("NNCF's defaults", "defaults"), ("ours", "ours")):
         measured = [fold[kind] for fold in folds if kind in fold]
+        if not measured and kind == "bf16":  # on a processor that has none
+            continue
         if not measured:
             lines.append(f"{begin} {title} | refused | | | | {folds[0]['refused']} |")
             continue
@@ -143,7 +149,7 @@ def table_lines(name: str, row: dict[str, Any]) -> list[str]:
         agreement = f"{100 * np.mean(shares):.2f} %" if shares else "-"
         largest = max((one["largest"] for one in measured if one["largest"] is not None), default=None)
         change = "-" if largest is None else f"{largest:.3f}"
-        chosen = "" if kind == "defaults" else "; ".join(chosen_words(fold) for fold in folds)
+        chosen = "" if kind != "ours" else "; ".join(chosen_words(fold) for fold in folds)
         lines.append(f"{begin} {title} | {points:.2f} | {agreement} | {distance:.4f} | {change} | {chosen} |")
     return lines
 

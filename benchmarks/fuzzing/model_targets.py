@@ -54,7 +54,8 @@ def description(data: bytes, folder: Path) -> None:
     """Our own file, with a right checksum over a description of any kind."""
     from safetensors.torch import save_file
 
-    from vitrail.weights.checkpoint import CHECKSUM, KEY, checksum
+    from vitrail.weights.checkpoint import checksum
+    from vitrail.weights.model_description import CHECKSUM, KEY
 
     text, tensors = data.decode("utf-8", "replace"), dict(tiny().model.state_dict())
     save_file(tensors, folder / "model.safetensors", {KEY: text, CHECKSUM: checksum(text, tensors)})

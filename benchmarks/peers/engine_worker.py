@@ -134,6 +134,7 @@ def unsearched_int8_forward(precision: str, pictures: Any, threads: int, **folde
     the search begins with, without SmoothQuant. folders: model; merge_tokens is a number as text."""
     from dataclasses import replace
 
+    from vitrail.graphs.graph_formats import graph_parts, traced_graph
     from vitrail.graphs.quantize import quantize, store_int8
     from vitrail.inference.backends.openvino_backend import OpenVinoBackend
     from vitrail.inference.engine import open_model
@@ -141,8 +142,9 @@ def unsearched_int8_forward(precision: str, pictures: Any, threads: int, **folde
     class UnsearchedInt8(OpenVinoBackend):
         def _prepare(self, size: tuple[int, int]) -> Any:
             images = [np.array(picture[None]) for picture in pictures]
-            model = store_int8(quantize(self.trace_model(size), images, None))
-            return self.compile([memoryview(bytearray(part)) for part in self.serialise(model)])
+            traced = traced_graph(self.graph_format, self.checkpoint, size)
+            model = store_int8(quantize(traced, images, None))
+            return self.compile([memoryview(bytearray(part)) for part in graph_parts(self.graph_format, model)])
 
     checkpoint = open_model(folders["model"])
     network = checkpoint.model.with_merged_tokens(int(folders.get("merge_tokens", "0")))

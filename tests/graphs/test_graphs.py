@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.graphs.graph_file import IMAGES, OUTPUTS
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.graphs.onnx_graph import onnx_model
 from vitrail.graphs.openvino_graph import EXACT, openvino_model
-from vitrail.graphs.trace import IMAGES, OUTPUTS, trace
+from vitrail.graphs.trace import trace
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import build_network, preset
 from vitrail.model.swin.swin_config import SwinConfig

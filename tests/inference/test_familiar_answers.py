@@ -20,7 +20,8 @@ from vitrail.errors import VitrailError
 from vitrail.inference.engine import Engine
 from vitrail.inference.predictor import Predictor
 from vitrail.model.encoder import Capture
-from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR, fit_familiarity
+from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
+from vitrail.weights.familiarity.reference_vectors import fit_familiarity
 
 
 def red(seed: int) -> Image.Image:

@@ -17,7 +17,8 @@ from vitrail.errors import VitrailError
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.weights import checkpoint as module
-from vitrail.weights.checkpoint import CHECKSUM, KEY, Checkpoint, checksum
+from vitrail.weights.checkpoint import Checkpoint, checksum
+from vitrail.weights.model_description import CHECKSUM, KEY
 from vitrail.weights.preprocessing import Preprocessing
 
 

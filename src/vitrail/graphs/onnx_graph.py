@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
-from vitrail.graphs.graph_file import Run
+from vitrail.graphs.graph_file import IMAGES, OUTPUTS, POOLED, Run
 from vitrail.graphs.installed import import_installed
-from vitrail.graphs.trace import IMAGES, OUTPUTS, POOLED
 
 FILE = "model.onnx"
 MOST_BYTES = 1_900_000_000  # of weights inside of one file: protobuf ends at 2 GiB, and the graph takes some too
@@ -58,6 +57,16 @@ def write_onnx_proto(model: Any, folder: Path, metadata: Mapping[str, str]) -> N
     onnx = import_installed("onnx")
     onnx.helper.set_model_props(model, dict(metadata))
     onnx.save(model, folder / FILE)
+
+
+def onnx_parts(model: Any) -> list[bytes]:
+    """An `onnx.ModelProto` as the one part of a file."""
+    return [model.SerializeToString()]
+
+
+def onnx_from_parts(parts: Sequence[bytes]) -> Any:
+    """What `onnx_parts` was given."""
+    return import_installed("onnx").load_model_from_string(parts[0])
 
 
 def open_onnx(folder: Path) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +11,8 @@ from typing import Any
 import numpy as np
 from torch.export import ExportedProgram
 
-from vitrail.graphs.graph_file import Run
+from vitrail.graphs.graph_file import IMAGES, OUTPUTS, POOLED, Run
 from vitrail.graphs.no_telemetry import import_silently
-from vitrail.graphs.trace import IMAGES, OUTPUTS, POOLED
 
 FILE = "model.xml"  # and model.bin beside it, with the weights
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}  # else OpenVINO computes in bfloat16 where the CPU has it
@@ -41,6 +41,21 @@ def write_openvino(model: Any, folder: Path, metadata: Mapping[str, str]) -> Non
     for name, text in metadata.items():
         model.set_rt_info(text, [name])
     import_silently("openvino").save_model(model, folder / FILE, compress_to_fp16=False)
+
+
+def openvino_parts(model: Any) -> list[bytes]:
+    """The graph as text, and its weights as they are."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, FILE)
+        import_silently("openvino").save_model(model, path, compress_to_fp16=False)
+        return [path.read_bytes(), path.with_suffix(".bin").read_bytes()]
+
+
+def openvino_from_parts(parts: Sequence[bytes]) -> Any:
+    """What `openvino_parts` was given."""
+    openvino = import_silently("openvino")
+    text, weights = parts
+    return openvino.Core().read_model(text, openvino.Tensor(np.frombuffer(weights, np.uint8).copy()))
 
 
 def open_openvino(folder: Path) -> Run:

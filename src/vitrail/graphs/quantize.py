@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.graphs.graph_file import Forward
 from vitrail.graphs.no_telemetry import import_silently
 
 LAYERS = ("MatMul", "Convolution", "GroupConvolution", "ConvolutionBackpropData")
@@ -21,8 +22,6 @@ ATTENTION = "ScaledDotProductAttention"
 ROUNDING = "FakeQuantize"
 OURS = "network_"  # what the names of traced weights begin with
 OFF = -1.0  # NNCF's alpha for: no SmoothQuant
-
-Forward = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # normalised (1, C, h, w) -> outputs (1, ...)
 
 
 def quantize(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | None) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.graphs.graph_file import IMAGES, Forward
 from vitrail.graphs.no_telemetry import import_silently
-from vitrail.graphs.quantize import Forward, with_nncf
-from vitrail.graphs.trace import IMAGES
+from vitrail.graphs.quantize import with_nncf
 
 LAYERS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 TO_INT8, TO_FLOAT = "QuantizeLinear", "DequantizeLinear"

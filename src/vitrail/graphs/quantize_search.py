@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.graphs.quantize import Forward
+from vitrail.graphs.graph_file import Forward
 
 ALPHAS = (None, 0.15, 0.5, 0.95)  # NNCF's default is the last; it costs Swin-B 1.7 points, None 0.1
 RANKED_BY = 32  # images, those that int8 changes most, that a layer's share of the loss is measured on

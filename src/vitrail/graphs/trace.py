@@ -13,8 +13,6 @@ from vitrail.model.encoder import Capture, Encoder
 from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import Checkpoint
 
-IMAGES, OUTPUTS = "images", "outputs"  # the names of a graph's input and of its first output
-POOLED = "pooled"  # of the second, where it was asked for
 EXAMPLES = 2  # a batch of one would be traced as a constant
 
 

@@ -6,6 +6,7 @@ a backend (`backends/`); what the outputs mean is the task's.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,19 +18,22 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.inference.backends.backend import AUTO, POOLED, Backend, Pictures, check_capture, load_backend
 from vitrail.inference.image_processor import ImageProcessor, ModelInput, Pixels
+from vitrail.inference.output.familiar_answers import check_unknown, with_familiarity
 from vitrail.inference.read_source import Source
 from vitrail.inference.sliding_window import run_windows
 from vitrail.model.encoder import Capture
 from vitrail.model.presets import is_preset
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.letterbox import Letterbox
-from vitrail.tasks.registry import task_data, task_for
+from vitrail.tasks.registry import labels_or_numbers, task_for
 from vitrail.tasks.task import Task
+from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR, Familiarity
+from vitrail.weights.familiarity.reference_vectors import Familiarity
 from vitrail.weights.load import load
 
 if TYPE_CHECKING:
+    from vitrail.inference.auto.choice_record import Choice
     from vitrail.inference.calibration.calibration_images import CalibrationImages
     from vitrail.inference.calibration.check_images import Calibration
 
@@ -61,6 +65,8 @@ class Engine:
         self.batch_size = batch_size or default_batch_size(checkpoint)
         self._task = task
         self.path: Path | None = None  # of the model, where it is from a file or folder
+        self.choice: Choice | None = None  # how its backend was chosen, or compared with torch
+        self.remarks: list[str] = []  # what every start of it says
 
     @classmethod
     def open(
@@ -126,10 +132,16 @@ class Engine:
         if merging is not None:
             choose_merging.print_merging(self, merging)
 
+    def remark(self, sentence: str, later: str = "") -> None:
+        """Say on standard error what was chosen. later: what the next start will say in its place."""
+        print_error(sentence)
+        self.remarks.append(later or sentence)
+
     def with_fast_decode(self) -> Engine:
         """The same, but large JPEGs are decoded at reduced scale: faster, and probabilities change a little."""
-        processor = ImageProcessor(self.processor.preprocessing, self.processor.dense, fast_decode=True)
-        return Engine(self.checkpoint, self.backend, processor=processor, task=self._task, batch_size=self.batch_size)
+        fast = copy.copy(self)
+        fast.processor = ImageProcessor(self.processor.preprocessing, self.processor.dense, fast_decode=True)
+        return fast
 
     @property
     def task(self) -> Task:
@@ -228,28 +240,15 @@ class Engine:
         """
         if not decoded:
             return []
-        answers = self.task.answer(decoded if self.processor.dense else torch.stack(list(decoded)), top)  # type: ignore[arg-type]
+        answers = self.task.answer(decoded if self.processor.dense else torch.stack(list(decoded)), top)
         if self.familiarity is None or not pooled:
             return answers
         scores = self.familiarity.scores(torch.stack(list(pooled))).tolist()
-        return [
-            (self.task.unknown_answer(answer) if unknown and score < UNFAMILIAR else answer)
-            | {"familiarity": round(score, 4), "familiar": score >= UNFAMILIAR}
-            for answer, score in zip(answers, scores, strict=True)
-        ]
+        return with_familiarity(self.task, answers, scores, unknown)
 
     def check_unknown(self) -> None:
         """VitrailError where the answer "unknown" cannot be given."""
-        if self.familiarity is None:
-            raise VitrailError(
-                "this model's file does not tell what its training pictures were like, so nothing is unknown to it: "
-                "train it with this version of Vitrail, or leave out unknown"
-            )
-        if self.task.dense:
-            raise VitrailError(
-                f"'unknown' is an answer about a whole image, and the model's task is {self.task.name}: leave it out, "
-                "and read 'familiar' of each answer"
-            )
+        check_unknown(self.familiarity, self.task.name if self.task.dense else None)
 
 
 def open_model(source: str | Path, untrained: bool = False) -> Checkpoint:
@@ -272,10 +271,7 @@ def task_of(checkpoint: Checkpoint) -> Task:
     """What the model's outputs mean. Outputs without names are 'class 0', 'class 1' and so on."""
     if checkpoint.task == "embed" or not checkpoint.config.classes:
         raise VitrailError("this model has no head and gives embeddings, not answers: train one on it first")
-    labels = checkpoint.labels
-    if labels is None:
-        noun, _ = task_data(checkpoint.task).label_noun
-        labels = [f"{noun} {index}" for index in range(checkpoint.config.classes)]
+    labels = labels_or_numbers(checkpoint.task, checkpoint.labels, checkpoint.config.classes)
     task = task_for(checkpoint.task, labels)
     learned = checkpoint.provenance.get("training")
     if task.dense and isinstance(learned, dict) and isinstance(learned.get("task"), dict):

@@ -26,7 +26,7 @@ from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.targets import LazyTargets
 from vitrail.text import counted, shown
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR
+from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
 
 LEAST = 24  # of the least familiar images that the result names
 MEASURED_IN = "float32"  # the same score on every machine, and the one that a training run reports

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.loading.transforms import letterbox_of, normalise, prepare
+from vitrail.data.loading.transforms import letterbox_of, normalise, normalise_array, prepare
 from vitrail.images.channels import counting_clipped
 from vitrail.inference.read_source import Source, read_own_size, read_source
 from vitrail.tasks.letterbox import Letterbox
@@ -63,3 +63,7 @@ class ImageProcessor:
         import torch
 
         return normalise(torch.from_numpy(np.stack(images)).to(device), self.preprocessing)
+
+    def transform_array(self, images: Sequence[Pixels]) -> NDArray[np.float32]:
+        """The same without torch, on the CPU: normalised float32 (B, C, h, w)."""
+        return normalise_array(np.stack(images), self.preprocessing)

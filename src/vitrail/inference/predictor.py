@@ -10,18 +10,22 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
 from vitrail.images.unreadable import UnreadableImage
-from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ModelInput
 from vitrail.inference.prefetch import Pause, batched, prefetch
 from vitrail.inference.read_source import Source
+from vitrail.inference.read_source import name_of as name_of  # who writes rows names them as errors do
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.options import takes_options
-from vitrail.weights.checkpoint import Checkpoint
+
+if TYPE_CHECKING:  # a start with a kept graph does without torch
+    from torch import Tensor
+
+    from vitrail.inference.cached_start.cached_engine import CachedEngine
+    from vitrail.inference.engine import Engine
+    from vitrail.weights.checkpoint import Checkpoint
 
 BATCHES = 3  # in memory: one in the model, the others being decoded
 
@@ -50,6 +54,8 @@ class Predictor:
 
     @takes_options(AnsweringOptions)
     def __init__(self, checkpoint: str | Path | Checkpoint | Engine, **options: Unpack[AnsweringOptions]) -> None:
+        from vitrail.inference.engine import Engine
+
         self.engine = Engine.open(
             checkpoint,
             engine=options["engine"],
@@ -61,8 +67,19 @@ class Predictor:
         )
         if options["fast_decode"]:
             self.engine = self.engine.with_fast_decode()
-        self.checkpoint = self.engine.checkpoint
         self.workers = options["workers"]
+
+    @classmethod
+    def of_cached(cls, engine: CachedEngine, workers: int) -> Predictor:
+        """One whose model was not loaded: `predict` is all that it can do."""
+        predictor = cls.__new__(cls)
+        predictor.engine, predictor.workers = cast("Engine", engine), workers
+        return predictor
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The model."""
+        return self.engine.checkpoint
 
     def outputs(
         self,
@@ -93,14 +110,14 @@ class Predictor:
         for batch in self._read(sources):
             pooled: list[Tensor] = []
             results = self._run(batch, pooled=pooled)
-            rows = [row for _, row in results if isinstance(row, Tensor)]
+            rows = [row for _, row in results if not isinstance(row, UnreadableImage)]
             answers = iter(self.engine.answer(rows, top, pooled, unknown))
             for (source, result), (_, image) in zip(results, batch, strict=True):
-                if isinstance(result, Tensor):
+                if isinstance(result, UnreadableImage):
+                    yield Prediction(source, error=result)
+                else:
                     clipped = isinstance(image, ModelInput) and image.clipped > 0
                     yield Prediction(source, answer=next(answers), clipped=clipped, precision=precision)
-                else:
-                    yield Prediction(source, error=result)
 
     def _read(self, sources: Iterable[Source | Pause], look: Look | None = None) -> Iterator[ReadBatch]:
         """Batches of decoded images, the unreadable ones in their places."""
@@ -138,8 +155,3 @@ def numbered(sources: Iterable[Source | Pause]) -> Iterator[Numbered | Pause]:
         else:
             number += 1
             yield number, source
-
-
-def name_of(source: Source) -> str:
-    """What a row calls its image: the path as it was given."""
-    return str(source) if isinstance(source, str | Path) else "the image"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # the record of a choice is read without torch
+    from torch import Tensor
 
 PROMISE = 0.999  # the share of answers that must be the same
 MOST_PROBABILITY = 0.1  # that a probability or a score may change by: few pictures may agree by chance
@@ -58,6 +59,8 @@ def largest_difference(reference: Sequence[Tensor], others: Sequence[Tensor]) ->
 
 def embedding_agreement(reference: Sequence[Tensor], others: Sequence[Tensor], least: float = 0.999) -> Agreement:
     """Vectors (D,) of a model without a head: the same are those whose cosine is at least `least`."""
+    import torch
+
     pairs = zip(reference, others, strict=True)
     cosines = [float(torch.cosine_similarity(one.flatten(), other.flatten(), dim=0)) for one, other in pairs]
     same = sum(cosine >= least for cosine in cosines)

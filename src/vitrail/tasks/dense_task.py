@@ -22,7 +22,8 @@ from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.targets import DenseTargets
-from vitrail.tasks.task import Mix, NotFinite, Task
+from vitrail.tasks.task import Mix, Task
+from vitrail.tasks.task_answers import NotFinite
 
 
 class DenseTask(Task):

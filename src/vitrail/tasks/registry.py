@@ -16,6 +16,7 @@ from vitrail.errors import VitrailError
 
 if TYPE_CHECKING:
     from vitrail.tasks.task import Task
+    from vitrail.tasks.task_answers import TaskAnswers
     from vitrail.tasks.task_data import TaskData
 
 
@@ -25,15 +26,25 @@ class _Entry:
 
     task: str
     data: str
+    answers: str = ""  # the part of the task that answers without torch; "": it has none
     layout: str = ""  # one that only this task reads (`TaskData.own_layout`)
     synthetic: bool = True  # whether `vitrail make-data` writes its truth
 
 
 # In the order in which people are shown them. A new task is a line here.
 _TASKS = {
-    "classify": _Entry("classify.classify:Classify", "classify.class_data:ClassData"),
-    "multilabel": _Entry("multilabel.multilabel:MultiLabel", "multilabel.label_data:LabelData", synthetic=False),
-    "regress": _Entry("regress.regress:Regress", "regress.number_data:NumberData"),
+    "classify": _Entry(
+        "classify.classify:Classify", "classify.class_data:ClassData", "classify.class_answers:ClassAnswers"
+    ),
+    "multilabel": _Entry(
+        "multilabel.multilabel:MultiLabel",
+        "multilabel.label_data:LabelData",
+        "multilabel.label_answers:LabelAnswers",
+        synthetic=False,
+    ),
+    "regress": _Entry(
+        "regress.regress:Regress", "regress.number_data:NumberData", "regress.number_answers:NumberAnswers"
+    ),
     "segment": _Entry("segment.segment:Segment", "segment.mask_data:MaskData", layout="masks"),
     "detect": _Entry("detect.detect:Detect", "detect.box_data:BoxData"),
     "depth": _Entry("depth.depth:Depth", "depth.depth_data:DepthData", layout="depth"),
@@ -72,6 +83,20 @@ def task_class(name: str) -> type[Task]:
 def task_for(name: str, labels: Sequence[str], class_weights: str = "none") -> Task:
     """The task of that name. Labels, in the order of the outputs: class names, or the names of regression's numbers."""
     return task_class(name)(labels, class_weights)
+
+
+def task_answers(name: str, labels: Sequence[str]) -> TaskAnswers | None:
+    """The part of the task of that name that answers. Does not import torch; None where its answers need torch."""
+    address = _entry(name).answers
+    return _imported(address)(labels) if address else None
+
+
+def labels_or_numbers(name: str, labels: Sequence[str] | None, classes: int) -> list[str]:
+    """Names for all outputs: those that are given, else 'class 0', 'class 1' and so on."""
+    if labels is not None:
+        return list(labels)
+    noun, _ = task_data(name).label_noun
+    return [f"{noun} {index}" for index in range(classes)]
 
 
 @functools.cache

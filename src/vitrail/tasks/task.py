@@ -8,7 +8,7 @@ second.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,13 +22,7 @@ from vitrail.tasks.agreement import Agreement
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.intervals import Groups, Metrics, plain
 from vitrail.tasks.shared.metric_words import LOSS, MetricWords, default_title
-
-UNKNOWN = "unknown"  # the answer to a picture unlike all that a model learnt from
-
-
-class NotFinite(VitrailError):
-    """A model gave something else than numbers."""
-
+from vitrail.tasks.task_answers import TaskAnswers
 
 WORST = 24  # mistakes that the report shows as pictures
 
@@ -40,10 +34,9 @@ class Mix(NamedTuple):
     ratio: Tensor  # (B,) between 0 and 1
 
 
-class Task(ABC):
+class Task(TaskAnswers):
     """Targets, loss, metrics and answers of one kind. Made by `registry.task_for`."""
 
-    name: ClassVar[str]
     title: ClassVar[str]  # in words: "segmentation"
     main_metric: ClassVar[str]  # picks the best epoch; higher is better
     metric_words: ClassVar[Mapping[str, MetricWords]] = {}  # the metrics' titles and meanings, for the report
@@ -70,15 +63,8 @@ class Task(ABC):
     short_run_batch: ClassVar[int] = 64  # images a step at most in a run of a few minutes
 
     def __init__(self, labels: Sequence[str], class_weights: str = "none") -> None:
-        self.labels = list(labels)
+        super().__init__(labels)
         self.class_weights = class_weights
-        if not self.labels:
-            raise VitrailError(f"the task {self.name} needs at least one label")
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers the model gives for an image."""
-        return len(self.labels)
 
     @abstractmethod
     def encode(self, targets: Sequence[Any]) -> Tensor:
@@ -143,7 +129,7 @@ class Task(ABC):
         """Outputs by the task `without_decoding_choices`, as they are with what was chosen."""
         return outputs
 
-    def calibrate(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027  most tasks have nothing to do here
+    def calibrate(self, outputs: Tensor, targets: Tensor) -> None:
         """Fit what makes confidences right (a temperature, a threshold) on a training model's validation outputs."""
 
     @abstractmethod
@@ -175,15 +161,6 @@ class Task(ABC):
         }
 
     @abstractmethod
-    def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
-        """What a finished model says about each image, fit for JSON."""
-
-    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """What is said of a picture unlike all that the model learnt from, instead of its answer; `unknown` in it is
-        True. Only of tasks whose answer is about a whole image."""
-        raise VitrailError(f"the task {self.name} has no answer 'unknown'")
-
-    @abstractmethod
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """How well answers of another engine agree with torch's; both are decoded outputs, one an image."""
 
@@ -200,6 +177,11 @@ class Task(ABC):
         where the outputs do not say."""
         return None
 
+    def expected_score(self, reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float | None:
+        """The metric of `judged_by` that answers lead to expect if the reference's probabilities are right; both are
+        outputs (1, ...), one an image. None: the outputs are no probabilities that would tell."""
+        return None
+
     @abstractmethod
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         """A finished model's outputs (B, ...) as a file for other runtimes gives them, by the names of `graph_words`:
@@ -209,18 +191,6 @@ class Task(ABC):
     def png_arrays(self, answer: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The arrays (H, W) of an answer by name, as whole numbers that a PNG can hold: what the HTTP API sends."""
         return {name: value for name, value in answer.items() if isinstance(value, np.ndarray)}
-
-    def columns(self, top: int = 5) -> list[str]:
-        """The names of what `row` gives, the same for every answer."""
-        return list(self.row(self.answer(torch.zeros(1, self.outputs), top)[0]))
-
-    @abstractmethod
-    def words(self, answer: Mapping[str, Any]) -> str:
-        """One answer as a line of text."""
-
-    @abstractmethod
-    def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
-        """One answer as a flat row, for a CSV file or a line of text."""
 
     def show(self, metric: str, value: float) -> str:
         """A metric's value as people read it: '93.1 %' or '0.842'."""
@@ -276,22 +246,6 @@ class Task(ABC):
         if layer.bias is None and shift.any():
             raise VitrailError(f"the task {self.name} needs a head with a bias: set head_bias to true")
         return scale, shift
-
-    def _numbers(self, outputs: Tensor) -> np.ndarray:
-        """Outputs (M, outputs) in float64, after the check that they are numbers."""
-        if outputs.dim() != 2 or outputs.shape[1] != self.outputs:
-            raise VitrailError(
-                f"the model's outputs have shape {tuple(outputs.shape)}, {self.outputs} labels need "
-                f"(images, {self.outputs})"
-            )
-        numbers = outputs.detach().cpu().double().numpy()
-        broken = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
-        if broken.size:
-            raise NotFinite(
-                f"the model's outputs are not finite for {broken.size} of {len(numbers)} images (the first is number "
-                f"{broken[0] + 1}): train it again with a lower learning rate, or load another model file"
-            )
-        return numbers
 
     def _measurable(self, outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Outputs and targets as arrays, after the check that they belong together."""

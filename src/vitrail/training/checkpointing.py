@@ -19,7 +19,8 @@ from torch.optim import Optimizer
 
 from vitrail.errors import VitrailError
 from vitrail.training.optim.ema import EMA
-from vitrail.weights.checkpoint import CHECKSUM, checksum, write_tensors
+from vitrail.weights.checkpoint import checksum, write_tensors
+from vitrail.weights.model_description import CHECKSUM
 
 KEPT = 2
 FACTS = "vitrail-state"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.tasks.task import NotFinite
+from vitrail.tasks.task_answers import NotFinite
 from vitrail.training.checkpointing import collect_tensors
 from vitrail.training.distributed import Processes
 from vitrail.training.failure import Diverged, is_out_of_memory

@@ -23,14 +23,13 @@ from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import config_from_dict
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_class, task_names
-from vitrail.weights.familiarity.metadata_entry import ENTRY, from_text, to_text
+from vitrail.weights.familiarity.kept_vectors import ENTRY
+from vitrail.weights.familiarity.metadata_entry import from_text, to_text
 from vitrail.weights.familiarity.reference_vectors import Familiarity, check_width
+from vitrail.weights.model_description import CHECKSUM, FORMAT, KEY, read_description
 from vitrail.weights.naming import empty_model
 from vitrail.weights.preprocessing import Preprocessing
 
-FORMAT = 1
-KEY = "vitrail"  # the entry of the safetensors metadata that holds everything but the tensors, as JSON
-CHECKSUM = "sha256"  # of that entry and all tensors, so that no flipped byte goes unnoticed
 SLACK = 1_000_000  # parameters that a config may ask for and not have: what that takes is nothing
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -132,7 +131,7 @@ def from_file(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str], settings: dict[str, Any], cnn: nn.Module | None = None
 ) -> Checkpoint:
     """Our file's content as a checkpoint, after everything in it was checked. The caller's error names the file."""
-    description = _description(metadata[KEY])
+    description = read_description(metadata[KEY])
     if checksum(metadata[KEY], tensors) != metadata.get(CHECKSUM):
         raise VitrailError("its checksum does not match: the file was damaged or edited; copy it again from its source")
     config = config_from_dict(description["config"])
@@ -169,23 +168,6 @@ def filled_model(config: EncoderConfig, tensors: Mapping[str, Tensor], cnn: nn.M
         raise VitrailError(f"it holds {unused[0]}, which has no place in its config")
     model.load_state_dict(dict(tensors), assign=True)
     return model.eval()
-
-
-def _description(text: str) -> dict[str, Any]:
-    try:
-        description = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        raise VitrailError("its description is damaged: copy it again from its source") from None
-    if not isinstance(description, dict) or not isinstance(description.get("format"), int):
-        raise VitrailError("its description has no format number: copy it again from its source")
-    if description["format"] > FORMAT:
-        raise VitrailError(
-            f"it has format {description['format']}, this version of Vitrail reads up to {FORMAT}: update Vitrail"
-        )
-    missing = {"config", "task", "labels", "preprocessing", "provenance"} - set(description)
-    if missing:
-        raise VitrailError(f"its description lacks {', '.join(sorted(missing))}")
-    return description
 
 
 def check_size(tensors: Mapping[str, Tensor], config: EncoderConfig) -> None:

@@ -15,10 +15,11 @@ from vitrail.model.presets import build_network, is_preset, preset
 from vitrail.tasks.registry import DEFAULT_TASK, task_of_outputs
 from vitrail.weights import hub
 from vitrail.weights.adapt import adapt
-from vitrail.weights.checkpoint import KEY, Checkpoint, filled_model, from_file
+from vitrail.weights.checkpoint import Checkpoint, filled_model, from_file
 from vitrail.weights.families import recognise
 from vitrail.weights.imagenet_names import name_outputs
 from vitrail.weights.lora_adapter import is_adapter, read_merged
+from vitrail.weights.model_description import KEY
 from vitrail.weights.preprocessing import HALF, IMAGENET, Preprocessing
 from vitrail.weights.published import no_such_model, published_models
 from vitrail.weights.source import ENDINGS, Source, read

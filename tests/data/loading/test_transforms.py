@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitrail.data.loading.transforms import before_crop, normalise, prepare
+from vitrail.data.loading.transforms import before_crop, normalise, normalise_array, prepare
 from vitrail.weights.preprocessing import CLIP, HALF, IMAGENET, Preprocessing
 
 SIZES = [(48, 40), (300, 200), (225, 224), (64, 333), (224, 224), (31, 30)]  # width, height
@@ -174,6 +174,18 @@ def test_normalise_is_the_formula() -> None:
     result = normalise(batch, Preprocessing(mean=IMAGENET[0], std=IMAGENET[1]))
     torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-6)
     assert result.is_contiguous()
+
+
+@pytest.mark.parametrize(("mean", "std"), [IMAGENET, HALF, CLIP, ((0.3,), (0.17,)), ((0.1,) * 5, (0.7,) * 5)])
+def test_normalise_without_torch_is_the_formula_for_every_pixel(
+    mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(len(mean), axis=3)
+    batch = np.concatenate([every, every[:, ::-1]])
+    given = normalise_array(batch, Preprocessing(mean=mean, std=std))
+    expected = ((batch / 255 - np.array(mean)) / np.array(std)).transpose(0, 3, 1, 2)
+    assert given.dtype == np.float32 and given.flags.c_contiguous
+    np.testing.assert_allclose(given, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_what_a_jpeg_must_not_be_decoded_below() -> None:

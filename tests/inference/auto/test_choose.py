@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,19 @@ from vitrail.cli import main
 from vitrail.commands.predict import run_predict
 from vitrail.inference.auto import candidates as candidates_module
 from vitrail.inference.auto import choose as choose_module
-from vitrail.inference.auto import named_engine
+from vitrail.inference.auto import crash_record, measure_engines, named_engine
 from vitrail.inference.auto.candidates import candidates
-from vitrail.inference.auto.choice_record import choices_of
+from vitrail.inference.auto.choice_record import Choice, choices_of
+from vitrail.inference.auto.crash_record import crashes_of
+from vitrail.inference.auto.measure_engines import Measurement
 from vitrail.inference.auto.timing import median_seconds
 from vitrail.inference.backends.backend import BACKENDS
 from vitrail.inference.backends.graph_cache import fingerprint
+from vitrail.inference.child.run_in_child import run_in_child
 from vitrail.inference.engine import Engine, open_model
 from vitrail.weights.checkpoint import Checkpoint
 
+MEASURE = measure_engines.measure
 HERE = "tests.inference.auto.test_choose"
 PICTURES = [np.random.default_rng(seed).integers(0, 256, (40, 40, 3), np.uint8) for seed in range(6)]
 
@@ -67,8 +73,9 @@ def engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, float]
     monkeypatch.setattr(candidates_module, "NEEDS", needs)
     monkeypatch.setattr(choose_module, "NEEDS", needs)
     monkeypatch.setattr(named_engine, "NEEDS", needs)
+    monkeypatch.setattr(measure_engines, "run_in_child", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(
-        choose_module, "median_seconds", lambda runs: {name: seconds[name.partition(" ")[0]] for name in runs}
+        measure_engines, "median_seconds", lambda runs: {name: seconds[name.partition(" ")[0]] for name in runs}
     )
     return seconds
 
@@ -229,6 +236,69 @@ def test_an_engine_that_is_named_is_taken_and_compared_once(
     assert "exact in float32 is not faster here than torch in float32" in said(capsys)
     assert Engine.open(path, engine="exact", batch_size=2).backend.name == "exact"  # nothing to compare on
     assert said(capsys) == ""
+
+
+# ---- in a process of its own
+
+
+class Crashing(Exact):
+    """One that takes its process down when it runs."""
+
+    name = "crashing"
+
+    def __call__(self, images: Tensor, capture: Any = None) -> Tensor:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return super().__call__(images, capture)
+
+
+def measure_with_stubs(measurement: Measurement) -> Choice:
+    """In the child, which knows nothing of what a test has patched."""
+    BACKENDS.update({"exact": f"{HERE}:Exact", "crashing": f"{HERE}:Crashing"})
+    measure_engines.median_seconds = lambda runs: {name: 0.1 if "exact" in name else 0.4 for name in runs}
+    return MEASURE(measurement)
+
+
+def end_the_process(measurement: Measurement) -> Choice:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("the process is gone")
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs: dict[str, tuple[str, ...]] = {"crashing": (), "exact": ()}
+    for module in (candidates_module, choose_module, named_engine):
+        monkeypatch.setattr(module, "NEEDS", needs)
+    monkeypatch.setattr(measure_engines, "run_in_child", run_in_child)
+    monkeypatch.setattr(measure_engines, "measure", measure_with_stubs)
+
+
+@pytest.mark.usefixtures("apart")
+def test_an_engine_that_crashes_is_left_out_and_remembered(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save()
+    engine = Engine.open(path, engine="auto", calibration=PICTURES[:2])
+    assert engine.backend.name == "exact"
+    line = said(capsys)
+    assert "crashing in float32 is left out, because it crashes with this model (a segmentation fault)" in line
+    assert "engine auto: exact in float32, 4.00 times as fast as torch in float32: the same answer for 2 of 2" in line
+    assert "crashed on" in crashes_of(fingerprint(engine.checkpoint))["crashing in float32"]
+    Engine.open(path, engine="auto", calibration=PICTURES)  # on more pictures it is measured again, without that one
+    assert "crash" not in (line := said(capsys)) and "6 of 6 pictures" in line
+    (choice,) = choices_of(fingerprint(engine.checkpoint))
+    assert "(a segmentation fault)" in choice.refused["crashing in float32"]
+    monkeypatch.setattr(crash_record, "machine", lambda: {"another": "machine"})
+    assert crashes_of(fingerprint(engine.checkpoint)) == {}
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_measurement_that_ends_without_a_result_leaves_torch(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure_engines, "measure", end_the_process)
+    engine = Engine.open(save(), engine="auto", calibration=PICTURES)
+    assert engine.backend.name == "torch" and not crashes_of(fingerprint(engine.checkpoint))
+    assert "the measurement of faster engines failed: it was killed, perhaps because memory ran out" in said(capsys)
 
 
 def test_candidates_follow_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ from PIL import Image
 
 import vitrail
 from vitrail.errors import VitrailError
+from vitrail.inference.auto import choose_merging as choose_merging_module
 from vitrail.inference.auto.choose_merging import choose_merging
+from vitrail.inference.auto.merging_record import Merging
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.engine import Engine
 from vitrail.model.cost import merged_multiply_adds, multiply_adds
@@ -93,6 +95,29 @@ def test_a_line_says_what_merging_brings_and_costs(checkpoint, folder, capfd):
     assert "accuracy" in line and "24 labelled pictures" in line and "--merge-tokens 5" in line
     Engine.open(checkpoint, merge_tokens=2)
     assert "merging 2 tokens a block: " in capfd.readouterr().err
+
+
+def test_what_was_measured_is_remembered(checkpoint, folder, capfd, monkeypatch, tmp_path):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    pictures = sorted(folder.rglob("*.png"))
+    first = Engine.open(checkpoint, merge_tokens="20%", calibration=pictures).network.model.merge_tokens
+    line = capfd.readouterr().err
+    calls = []
+    monkeypatch.setattr(choose_merging_module, "choose_merging", lambda *given: calls.append(given) or Merging(1, "x"))
+    monkeypatch.setattr(choose_merging_module, "_speedup", lambda engine: 1 / 0)
+    again = Engine.open(checkpoint, merge_tokens="20%", calibration=pictures[:20])  # no more than there were
+    assert again.network.model.merge_tokens == first and capfd.readouterr().err == line and not calls
+    monkeypatch.setattr(choose_merging_module, "_speedup", lambda engine: 1.5)
+    for other in (
+        {"merge_tokens": "10%", "calibration": pictures},  # another drop
+        {"merge_tokens": "20%", "calibration": folder},  # with labels
+        {"merge_tokens": "20%", "calibration": [*pictures, *pictures]},  # more of them
+    ):
+        assert Engine.open(checkpoint, **other).network.model.merge_tokens == 1
+    assert len(calls) == 3
+    for record in (tmp_path / "merging").iterdir():
+        record.write_text('{"r": "many"}')
+    assert Engine.open(checkpoint, merge_tokens="20%", calibration=pictures).network.model.merge_tokens == 1
 
 
 def test_without_pictures_the_drop_cannot_be_measured(checkpoint):

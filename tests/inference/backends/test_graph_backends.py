@@ -15,14 +15,16 @@ import torch
 
 from tests.conftest import lively_vit
 from vitrail.errors import VitrailError
-from vitrail.inference.backends import graph_backend, openvino_backend
+from vitrail.graphs.graph_formats import graph_parts, traced_graph
+from vitrail.inference.backends import graph_backend, openvino_run
 from vitrail.inference.backends.backend import load_backend
 from vitrail.inference.backends.graph_backend import GraphBackend
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.backends.int8_record import int8_records
-from vitrail.inference.backends.openvino_backend import OpenVinoBackend, core
-from vitrail.inference.calibration import quantized_model
-from vitrail.inference.calibration.calibration_images import CalibrationImages
+from vitrail.inference.backends.openvino_backend import OpenVinoBackend
+from vitrail.inference.backends.openvino_run import core
+from vitrail.inference.calibration import int8_search
+from vitrail.inference.calibration.int8_search import Int8Job
 from vitrail.inference.engine import Engine
 from vitrail.inference.predictor import Predictor
 from vitrail.model.encoder import Encoder
@@ -166,7 +168,7 @@ def test_openvino_is_told_its_precision_and_threads(monkeypatch: pytest.MonkeyPa
             settings.append(given)
             return core().compile_model(model, device, {**given, "INFERENCE_PRECISION_HINT": "f32"})
 
-    monkeypatch.setattr(openvino_backend, "core", Spy)
+    monkeypatch.setattr(openvino_run, "core", Spy)
     for asked, computes, told in [
         ("auto", True, "bf16"),
         ("auto", False, "f32"),
@@ -175,9 +177,32 @@ def test_openvino_is_told_its_precision_and_threads(monkeypatch: pytest.MonkeyPa
     ]:
         monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device, computes=computes: computes)
         loaded = load_backend("openvino", checkpoint_of("classify"), precision=asked)
+        loaded(torch.zeros(1, 3, 32, 32))
         assert settings[-1]["INFERENCE_PRECISION_HINT"] == told
         assert loaded.precision == {"bf16": "bfloat16", "f32": "float32"}[told]
         assert settings[-1]["INFERENCE_NUM_THREADS"] == torch.get_num_threads()
+
+
+def test_the_first_batch_sizes_have_graphs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all others one together: nothing is compiled again and again."""
+    checkpoint, shapes = checkpoint_of("classify"), []
+
+    class Spy:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core(), name)
+
+        def compile_model(self, model: Any, device: str, given: dict[str, Any]) -> Any:
+            shapes.append(str(model.input(0).partial_shape[0]))
+            return core().compile_model(model, device, given)
+
+    loaded = load_backend("openvino", checkpoint, precision="fp32")
+    monkeypatch.setattr(openvino_run, "core", Spy)
+    images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        expected = checkpoint.model(images)
+    for count in (3, 1, 2, 5, 3, 1, 4):
+        torch.testing.assert_close(loaded(images[:count]), expected[:count], atol=2e-4, rtol=1e-3)
+    assert shapes == ["3", "1", "?"]
 
 
 def test_a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +210,7 @@ def test_a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
         def get_property(self, device: str, name: str) -> list[str]:
             return ["FP32", "INT8"]
 
-    monkeypatch.setattr(openvino_backend, "core", Old)
+    monkeypatch.setattr(openvino_run, "core", Old)
     assert OpenVinoBackend.choose_precision("auto") == "float32"
     with pytest.raises(VitrailError, match="this processor has no bf16.*: choose fp32"):
         OpenVinoBackend.choose_precision("bfloat16")
@@ -205,11 +230,13 @@ def test_int8_is_searched_once_on_pictures(
     loss = {"points": 0.21, "metric": "accuracy", "largest_probability_difference": 0.04}
     calls = []
 
-    def search(checkpoint: Checkpoint, model: Any, pictures: CalibrationImages, hint: str) -> Any:
-        calls.append((len(pictures.images), hint))
-        return model, {"loss": loss, "held_out": 2, "calibration": pictures.source}
+    def search(job: Int8Job) -> tuple[list[bytes], dict[str, Any]]:
+        calls.append((len(job.pictures.images), job.hint))
+        model = traced_graph(job.graph_format, job.checkpoint, job.size)
+        record = {"loss": loss, "held_out": 2, "calibration": job.pictures.source}
+        return graph_parts(job.graph_format, model), record
 
-    monkeypatch.setattr(quantized_model, "quantized_model", search)
+    monkeypatch.setattr(int8_search, "search_int8_apart", search)
     checkpoint = checkpoint_of("classify")
     with pytest.raises(VitrailError, match="int8 needs pictures to be calibrated on.*: give a folder of pictures"):
         Engine.open(checkpoint, engine=engine, precision="int8")
@@ -236,17 +263,23 @@ def test_torch_has_no_int8() -> None:
 @pytest.mark.parametrize("engine", GRAPHS)
 def test_a_missing_package_is_one_sentence(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, engine, None)
-    monkeypatch.setattr(openvino_backend, "core", core.__wrapped__)
+    monkeypatch.setattr(openvino_run, "core", core.__wrapped__)
     with pytest.raises(VitrailError, match=rf"this needs {engine}: pip install 'vitrail\[fast\]'"):
         load_backend(engine, checkpoint_of("classify"))
 
 
 # ---- nothing is sent anywhere
 
+COUNTS_SOCKETS = """
+import sys
+def write(event, arguments):
+    if event.startswith("socket."):
+        with open({path!r}, "a") as file:
+            file.write(event + "\\n")
+sys.addaudithook(write)
+"""
 SENDS_NOTHING = """
 import sys
-events = []
-sys.addaudithook(lambda event, arguments: events.append(event) if event.startswith("socket.") else None)
 import numpy as np
 import torch
 from vitrail.inference.engine import Engine
@@ -255,16 +288,22 @@ for name in ("torch", "openvino", "onnxruntime", "auto"):
     engine = Engine.open(sys.argv[1], engine=name, calibration=pictures)
     engine.outputs([engine.read(picture) for picture in pictures])
 assert "openvino" in sys.modules and "onnxruntime" in sys.modules
-assert not events, events
 """
 
 
 def test_no_engine_opens_a_socket(tmp_path: Path) -> None:
-    """With graphs to make, which is when OpenVINO's converter would report."""
+    """With graphs to make, which is when OpenVINO's converter would report; in this process and in its children."""
     path = checkpoint_of("classify").save(tmp_path / "model.safetensors")
-    environment = {**os.environ, "VITRAIL_CACHE": str(tmp_path)}
+    sockets = tmp_path / "sockets.txt"
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(COUNTS_SOCKETS.format(path=str(sockets)))  # Python runs it
+    paths = os.pathsep.join([str(tmp_path / "hook"), *sys.path])
+    environment = {**os.environ, "VITRAIL_CACHE": str(tmp_path), "PYTHONPATH": paths}
     run = subprocess.run(
         [sys.executable, "-c", SENDS_NOTHING, str(path)], env=environment, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
     assert "engine auto: " in run.stderr
+    assert not sockets.exists(), sockets.read_text()
+    subprocess.run([sys.executable, "-c", "import socket; socket.socket()"], env=environment, check=True)
+    assert sockets.exists()  # one would have been noticed

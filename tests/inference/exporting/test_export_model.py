@@ -20,6 +20,7 @@ from vitrail.cli import main
 from vitrail.errors import VitrailError
 from vitrail.graphs import onnx_graph, quantize_search
 from vitrail.graphs.no_telemetry import import_silently
+from vitrail.inference.calibration import int8_search
 from vitrail.inference.engine import task_of
 from vitrail.model.presets import build_network, preset
 from vitrail.model.swin.swin_config import SwinConfig
@@ -282,6 +283,7 @@ def test_the_command_says_what_it_wrote(
 def test_int8_is_searched_on_pictures_and_its_figures_are_in_the_file(
     format: str, preprocessing: str, tmp_path: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(int8_search, "run_in_child", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(quantize_search, "ALPHAS", (None,))  # what the search does is tested where it is
     (tmp_path / "photos").mkdir()
     for number, picture in enumerate([*pixels, *(255 - pixels)]):

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from vitrail.errors import VitrailError
+from vitrail.graphs.graph_file import IMAGES, OUTPUTS
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.graphs.onnx_graph import onnx_model
 from vitrail.graphs.openvino_graph import openvino_model
-from vitrail.graphs.trace import IMAGES, OUTPUTS, trace
+from vitrail.graphs.trace import trace
 from vitrail.model.efficient.token_merging import TokenMerging, match, merges_in_blocks
 from vitrail.model.encoder import Capture
 from vitrail.model.presets import build_network, preset

@@ -16,7 +16,8 @@ from vitrail.tasks.detect.box_metrics import BoxMetrics
 from vitrail.tasks.detect.detect import MOST, Detect
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.tasks.registry import task_for
-from vitrail.tasks.task import Mix, NotFinite
+from vitrail.tasks.task import Mix
+from vitrail.tasks.task_answers import NotFinite
 
 LABELS = ["cell", "platelet", "other"]
 

@@ -21,7 +21,8 @@ from vitrail.tasks.segment.boundaries import boundary_counts, dilated, tolerance
 from vitrail.tasks.segment.dice import dice_loss
 from vitrail.tasks.segment.segment import Segment
 from vitrail.tasks.shared import resampling
-from vitrail.tasks.task import Mix, NotFinite
+from vitrail.tasks.task import Mix
+from vitrail.tasks.task_answers import NotFinite
 
 IGNORE = 255
 
@@ -411,3 +412,15 @@ def test_the_task_is_found_by_name():
     assert isinstance(task, Segment)
     assert task.dense
     assert task.show("mIoU", 0.61234) == "0.6123"
+
+
+def test_the_score_that_probabilities_lead_to_expect_by_hand() -> None:
+    """Three pixels: sure of the first class, undecided, sure of the second. The undecided one moves to the second."""
+    probabilities = torch.tensor([[0.9, 0.51, 0.1], [0.1, 0.49, 0.9]]).reshape(1, 2, 1, 3)
+    reference, moved = probabilities.log(), torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]).reshape(1, 2, 1, 3)
+    task = Segment(["sky", "road"])
+    own = (1.41 / (1.51 + 2 - 1.41) + 0.9 / (1.49 + 1 - 0.9)) / 2
+    assert task.expected_score([reference], [reference]) == pytest.approx(own)
+    other = (0.9 / (1.51 + 1 - 0.9) + 1.39 / (1.49 + 2 - 1.39)) / 2
+    assert task.expected_score([reference], [moved]) == pytest.approx(other)
+    assert own - other < 0.01  # while of a mask that is taken for the truth half would be lost

@@ -16,7 +16,7 @@ from tests.training.running import write_pictures
 from vitrail.commands.train import train
 from vitrail.training.settings import Settings
 from vitrail.training.stages import learn_familiarity
-from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR
+from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
 from vitrail.weights.load import load
 
 FAST = {

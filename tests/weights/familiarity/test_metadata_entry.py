@@ -17,7 +17,8 @@ from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.weights.adapt import adapt, without_head
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.familiarity.metadata_entry import ENTRY, from_text, to_text
+from vitrail.weights.familiarity.kept_vectors import ENTRY
+from vitrail.weights.familiarity.metadata_entry import from_text, to_text
 from vitrail.weights.familiarity.reference_vectors import Familiarity, fit_familiarity
 from vitrail.weights.preprocessing import Preprocessing
 

@@ -9,11 +9,9 @@ import pytest
 import torch
 from scipy import spatial
 
+from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT, SHRINKAGE, UNFAMILIAR, KeptVectors
 from vitrail.weights.familiarity.reference_vectors import (
-    LEAST_HELD_OUT,
     MOST_BYTES,
-    SHRINKAGE,
-    UNFAMILIAR,
     Familiarity,
     fit_familiarity,
     most_vectors,
@@ -54,7 +52,7 @@ def test_the_distance_is_mahalanobis() -> None:
 
 def test_the_score_is_the_share_of_held_out_pictures_that_are_at_most_as_near(monkeypatch) -> None:
     kept = Familiarity(torch.eye(2).half(), torch.linspace(0.05, 0.95, 19))
-    monkeypatch.setattr(Familiarity, "distances", lambda self, pooled: pooled[:, 0])
+    monkeypatch.setattr(KeptVectors, "distances", lambda self, pooled: pooled[:, 0])
     # 19, 10 (0.5 itself counts) and 0 of 19 are at least as far, and each picture counts as one more
     assert kept.scores(torch.tensor([[0.0], [0.5], [1.0]])).tolist() == pytest.approx([1.0, 11 / 20, 1 / 20])
 

@@ -68,11 +68,27 @@ def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
     """uint8 (B, H, W, C) -> float (B, C, H, W): (pixel / 255 - mean) / std for each channel."""
     import torch
 
-    mean = torch.tensor(preprocessing.mean, device=batch.device)
-    std = torch.tensor(preprocessing.std, device=batch.device)
-    # one multiplication and one addition for each pixel: (x / 255 - mean) / std = x * scale + shift
-    scale, shift = (1 / (255 * std)).view(1, -1, 1, 1), (-mean / std).view(1, -1, 1, 1)
+    if batch.device.type == "cpu":  # NumPy takes a third of the time, for it writes each channel where it belongs
+        return torch.from_numpy(normalise_array(batch.numpy(), preprocessing))
+    scale, shift = (torch.from_numpy(part).to(batch.device).view(1, -1, 1, 1) for part in _scale(preprocessing))
     return torch.addcmul(shift, batch.permute(0, 3, 1, 2).float(), scale).contiguous()
+
+
+def normalise_array(batch: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
+    """`normalise` without torch."""
+    count, height, width, channels = batch.shape
+    normalised = np.empty((count, channels, height, width), np.float32)
+    for channel, (scale, shift) in enumerate(zip(*_scale(preprocessing), strict=True)):
+        plane = normalised[:, channel]
+        np.multiply(batch[..., channel], scale, out=plane)
+        plane += shift
+    return normalised
+
+
+def _scale(preprocessing: Preprocessing) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(C,) each: (x / 255 - mean) / std = x * scale + shift."""
+    mean, std = (np.array(values, np.float32) for values in (preprocessing.mean, preprocessing.std))
+    return np.float32(1) / (np.float32(255) * std), -mean / std
 
 
 def before_crop(preprocessing: Preprocessing) -> tuple[int, int]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 from typing import NamedTuple
 
-from vitrail.model import precision as hardware
-
 FAST = "pip install 'vitrail[fast]'"
 NEEDS = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
 
@@ -35,6 +33,8 @@ def candidates(precision: str, has_int8: bool = False) -> list[Candidate]:
     has_int8: somebody has asked for int8 before, and it is there; searching it takes minutes. `compiled` is none of
     them either: compiling takes longer than all else together.
     """
+    from vitrail.model import precision as hardware  # here, for the record of a choice is read without torch
+
     has_bf16 = hardware.computes_bf16("cpu")
     found = [Candidate("torch", "bfloat16")] if has_bf16 or precision == "bfloat16" else []
     for engine in NEEDS:

@@ -16,6 +16,7 @@ from vitrail.tasks.agreement import Agreement
 from vitrail.terminal import print_error
 
 FOLDER = "engines"
+LEAST_PICTURES = 32  # that a choice stands on, if there are so many; one on fewer is made again when there are more
 
 
 @dataclass(frozen=True)

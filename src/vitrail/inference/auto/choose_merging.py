@@ -7,8 +7,12 @@ that stays within the allowed drop is found by halving.
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,32 +20,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail import __version__
 from vitrail.data.loading.rng import permutation
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.auto.choice_record import LEAST_PICTURES, choice_key
 from vitrail.inference.auto.compare import compare, decoded_outputs
+from vitrail.inference.auto.machine import machine
+from vitrail.inference.auto.merging_record import Merging, read_merging, write_merging
 from vitrail.inference.auto.timing import median_seconds
 from vitrail.inference.backends.backend import load_backend
+from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.backends.torch_backend import TorchBackend
-from vitrail.inference.calibration.calibration_file import MOST
+from vitrail.inference.calibration.calibration_file import MOST, calibration_file
 from vitrail.inference.calibration.check_images import Calibration, check_images
 from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ModelInput
 from vitrail.model.cost import merged_multiply_adds, multiply_adds
 from vitrail.option_types import merged_tokens
 from vitrail.tasks.task import Task
-from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
 
 TIMED_BATCH = 8
-
-
-@dataclass(frozen=True)
-class Merging:
-    """How many tokens are merged in each block, and what that was found to change."""
-
-    r: int
-    change: str = ""  # in words; "": it was not measured
 
 
 def merge_tokens(
@@ -50,8 +50,41 @@ def merge_tokens(
     """The engine's checkpoint with a network that merges, and how much. tokens: see `option_types.merged_tokens`."""
     wanted, checkpoint = merged_tokens(tokens), engine.checkpoint
     checkpoint.model.with_merged_tokens(0 if isinstance(wanted, float) else wanted)  # what cannot merge is refused now
-    merging = Merging(wanted) if isinstance(wanted, int) else choose_merging(engine, wanted, calibration)
+    merging = Merging(wanted) if isinstance(wanted, int) else remembered_merging(engine, wanted, calibration)
     return replace(checkpoint, model=checkpoint.model.with_merged_tokens(merging.r)), merging
+
+
+def remembered_merging(engine: Engine, allowed: float, calibration: Calibration | None) -> Merging:
+    """What `choose_merging` found before for this network, drop and folder of pictures; found now where it did not, or
+    on fewer than 32 pictures when there are more."""
+    key = _key(engine, allowed, calibration)
+    before = read_merging(key)
+    if before is not None and not _has_more_pictures(before, engine, calibration):
+        return before
+    found = replace(choose_merging(engine, allowed, calibration), key=key)
+    write_merging(found)
+    return found
+
+
+def _key(engine: Engine, allowed: float, calibration: Calibration | None) -> str:
+    """Of all that the number depends on. Not of the machine: every engine merges the same tokens."""
+    circumstances = {
+        "allowed": allowed,
+        "vitrail": __version__,
+        "preprocessing": engine.checkpoint.preprocessing.to_dict(),
+        "task": engine.checkpoint.task,
+        "folder": os.path.abspath(calibration) if isinstance(calibration, str | Path) else None,
+    }
+    return choice_key(fingerprint(engine.checkpoint), circumstances)
+
+
+def _has_more_pictures(before: Merging, engine: Engine, calibration: Calibration | None) -> bool:
+    """Whether it was measured on few pictures, and there may be more now."""
+    if before.compared >= LEAST_PICTURES:
+        return False
+    if isinstance(calibration, str | Path) or (engine.path is not None and calibration_file(engine.path).is_file()):
+        return True
+    return len(calibration or ()) > before.compared
 
 
 def choose_merging(engine: Engine, allowed: float, calibration: Calibration | None) -> Merging:
@@ -68,13 +101,14 @@ def choose_merging(engine: Engine, allowed: float, calibration: Calibration | No
     network = engine.checkpoint.model
     run = partial(decoded_outputs, engine, images=pictures.images)
     plain = run(TorchBackend(network))
-    best = Merging(0, f"merging even 1 would change more than {100 * allowed:g} %")
+    measured = partial(Merging, compared=len(pictures.images), date=datetime.date.today().isoformat())
+    best = measured(0, f"merging even 1 would change more than {100 * allowed:g} %")
     low, high = 0, max(1, network.config.patches // network.depth)
     while low < high:
         r = (low + high + 1) // 2
         drop, words = pictures.drop(engine, plain, run(TorchBackend(network.with_merged_tokens(r))))
         if drop <= allowed:
-            low, best = r, Merging(r, f"{words} ({pictures.source})")
+            low, best = r, measured(r, f"{words} ({pictures.source})")
         else:
             high = r - 1
     return best
@@ -87,9 +121,22 @@ def print_merging(engine: Engine, merging: Merging) -> None:
     text = f"merging {merging.r} tokens a block: {100 * less:.0f} % fewer multiply-adds"
     if merging.change:
         measured = merging.r and engine.backend.precision != "int8"  # whose other network would be searched for minutes
-        text += f", {_speedup(engine):.2f} times as fast" if measured else ""
-        text += f"; {merging.change}; --merge-tokens {merging.r} sets it without measuring"
-    print_error(text)
+        text += f", {_remembered_speedup(engine, merging):.2f} times as fast" if measured else ""
+        text += f"; {merging.change}, {merging.date}; --merge-tokens {merging.r} sets it without measuring"
+    engine.remark(text)
+
+
+def _remembered_speedup(engine: Engine, merging: Merging) -> float:
+    """As it was measured before with this engine and batch on this machine; else it is measured, and kept."""
+    backend = engine.backend
+    runs = [backend.name, backend.precision, min(engine.batch_size, TIMED_BATCH), machine()]
+    name = hashlib.sha256(json.dumps(runs, sort_keys=True).encode()).hexdigest()[:16]
+    if name in merging.speedups:
+        return merging.speedups[name]
+    speedup = _speedup(engine)
+    if merging.key:
+        write_merging(replace(merging, speedups={**merging.speedups, name: speedup}))
+    return speedup
 
 
 def _speedup(engine: Engine) -> float:

@@ -8,10 +8,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vitrail.inference.backends.graph_cache import versions
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")  # of the environment
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -32,12 +31,18 @@ def processor() -> tuple[str, tuple[str, ...]]:
 
 def machine() -> dict[str, Any]:
     """Everything of this machine and process that makes an engine fast or slow."""
+    import torch
+
+    return {**machine_without_torch(), "threads": torch.get_num_threads()}
+
+
+def machine_without_torch() -> dict[str, Any]:
+    """The same but for the number of threads, which torch chooses by what is in it and by `THREADS`."""
     name, instructions = processor()
     return {
         "cpu": name,
         "instructions": " ".join(instructions),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
         "isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),  # holds torch and OpenVINO below what the CPU has
         "versions": versions(),
     }

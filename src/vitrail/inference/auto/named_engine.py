@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vitrail.inference.auto.candidates import NEEDS, REFERENCE, Candidate
 from vitrail.inference.auto.choice_record import Choice, choice_key, read_choice, write_choice
-from vitrail.inference.auto.choose import choose, circumstances, more_pictures, reference_backend
+from vitrail.inference.auto.choose import circumstances, more_pictures
+from vitrail.inference.auto.measure_engines import choose, reference_backend
 from vitrail.inference.backends.backend import Pictures
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.engine import Engine
@@ -19,13 +20,14 @@ def check_engine(engine: Engine, pictures: Pictures) -> None:
     key = choice_key(fingerprint(engine.network), circumstances(engine) | {"named": list(named)})
     choice = read_choice(key)
     images = more_pictures(choice, pictures)
-    if images is None:
-        if choice is not None and choice.refused:  # a warning is worth repeating
-            print_error(_words(choice, named))
-        return
-    choice = choose(engine, {REFERENCE: reference_backend(engine), named: engine.backend}, images)
-    write_choice(key, choice)
-    print_error(_words(choice, named))
+    if images is not None:
+        choice = choose(engine, {REFERENCE: reference_backend(engine), named: engine.backend}, images)
+        write_choice(key, choice)
+    engine.choice = choice
+    if choice is not None and choice.refused:  # a warning is worth repeating
+        engine.remark(_words(choice, named))
+    elif choice is not None and images is not None:
+        print_error(_words(choice, named))
 
 
 def _words(choice: Choice, named: Candidate) -> str:

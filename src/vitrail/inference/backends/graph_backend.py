@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import ClassVar, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.graphs.graph_file import GraphRun
 from vitrail.inference.backends.backend import POOLED, Pictures
 from vitrail.inference.backends.graph_cache import GraphCache, fingerprint
-from vitrail.inference.backends.int8_record import INT8, int8_words
+from vitrail.inference.backends.int8_record import graph_name, int8_words
 from vitrail.model.encoder import Capture
 from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
 
-Floats: TypeAlias = NDArray[np.float32]
-# Normalised (B, C, h, w), B of any number -> outputs (B, ...), and what the head reads, (B, D), if traced for it.
-Run: TypeAlias = Callable[[Floats], list[Floats]]
 MOST_SIZES = 4  # that are kept ready at a time: each holds a copy of the weights
 
 
@@ -39,7 +34,7 @@ class GraphBackend(ABC):
         self.gives_pooled = checkpoint.familiarity is not None  # what familiarity is told by
         self.captures = frozenset({POOLED}) if self.gives_pooled else frozenset()
         self._lock = threading.Lock()  # a runtime's request runs one batch at a time
-        self._runs: dict[tuple[int, int], Run] = {}
+        self._runs: dict[tuple[int, int], GraphRun] = {}
         self.cache = GraphCache(fingerprint(checkpoint))
         self._run_at(checkpoint.preprocessing.size)  # now, so that no answer waits for it
 
@@ -68,15 +63,7 @@ class GraphBackend(ABC):
         return "f32"
 
     @abstractmethod
-    def trace_model(self, size: tuple[int, int]) -> Any:
-        """The network traced for this size, in float32, as the runtime has it."""
-
-    @abstractmethod
-    def serialise(self, model: Any) -> list[bytes]:
-        """A runtime's model as the parts of a file."""
-
-    @abstractmethod
-    def compile(self, parts: list[memoryview]) -> Run:
+    def compile(self, parts: list[memoryview]) -> GraphRun:
         """The parts of a file, in memory that may be written, ready to run in `precision`."""
 
     def __call__(self, images: Tensor, capture: Capture | None = None) -> Tensor:
@@ -87,7 +74,7 @@ class GraphBackend(ABC):
             capture.pooled = torch.from_numpy(pooled[0])
         return torch.from_numpy(outputs)
 
-    def _run_at(self, size: tuple[int, int]) -> Run:
+    def _run_at(self, size: tuple[int, int]) -> GraphRun:
         with self._lock:
             if size not in self._runs:
                 while len(self._runs) >= MOST_SIZES:
@@ -95,13 +82,12 @@ class GraphBackend(ABC):
                 self._runs[size] = self._prepare(size)
             return self._runs[size]
 
-    def _prepare(self, size: tuple[int, int]) -> Run:
+    def _prepare(self, size: tuple[int, int]) -> GraphRun:
         """From the graph that an earlier process left, if it is whole and this runtime takes it; else made anew."""
         is_int8 = self.precision == "int8" and size == self.checkpoint.preprocessing.size
         if self.precision == "int8" and not is_int8:
             print_error(f"int8 was calibrated for another size: {size[0]} x {size[1]} px run in {self.float_hint}")
-        name = f"{self.graph_format}{INT8 if is_int8 else ''}-{size[0]}x{size[1]}"
-        name += "-pooled" if self.gives_pooled else ""
+        name = graph_name(self.graph_format, size, is_int8, self.gives_pooled)
         parts = self.cache.read(name)
         if parts is not None:
             try:
@@ -117,8 +103,11 @@ class GraphBackend(ABC):
     def make_graph(self, size: tuple[int, int], is_int8: bool = False) -> list[bytes]:
         """The traced network as the parts of a file; in int8 the last one says what it loses."""
         if not is_int8:
-            return self.serialise(self.trace_model(size))
-        from vitrail.inference.calibration.quantized_model import quantized_model
+            from vitrail.graphs.graph_formats import graph_parts, traced_graph
+
+            model = traced_graph(self.graph_format, self.checkpoint, size, self.gives_pooled)
+            return graph_parts(self.graph_format, model)
+        from vitrail.inference.calibration.int8_search import Int8Job, search_int8_apart
 
         pictures = None if self.pictures is None else self.pictures()
         if pictures is None:
@@ -127,10 +116,12 @@ class GraphBackend(ABC):
                 "like those that it will see (--calibration)"
             )
         print_error(f"int8 is being searched on {pictures.source}, which takes minutes")
-        model, record = quantized_model(self.checkpoint, self.trace_model(size), pictures, hint=self.float_hint)
-        return [*self.serialise(model), json.dumps(record).encode()]
+        parts, record = search_int8_apart(
+            Int8Job(self.checkpoint, size, self.graph_format, pictures, self.float_hint, self.gives_pooled)
+        )
+        return [*parts, json.dumps(record).encode()]
 
-    def _compile(self, parts: list[memoryview], is_int8: bool) -> Run:
+    def _compile(self, parts: list[memoryview], is_int8: bool) -> GraphRun:
         if not is_int8:
             return self.compile(parts)
         *graph, record = parts

@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from vitrail.errors import VitrailError
 from vitrail.files import DAY, cache_folder, remove_unfinished, replacing
 from vitrail.terminal import print_error
 from vitrail.text import shown
-from vitrail.weights.checkpoint import Checkpoint, checksum
+
+if TYPE_CHECKING:  # a start with a kept graph does without torch
+    from vitrail.weights.checkpoint import Checkpoint
 
 MOST_BYTES = 4_000_000_000  # of all graphs; those that were not used for the longest time go first
 PACKAGES = ("torch", "openvino", "onnx", "onnxscript", "onnxruntime")
@@ -28,6 +31,8 @@ ENDING = ".graph"
 
 def fingerprint(checkpoint: Checkpoint) -> str:
     """Of the network: its config, every weight, and how many tokens it merges."""
+    from vitrail.weights.checkpoint import checksum
+
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.model.state_dict().items()}
     described = checkpoint.config.to_dict() | {"merge_tokens": checkpoint.model.merge_tokens}
     return checksum(json.dumps(described, sort_keys=True), tensors)[:32]
@@ -50,6 +55,7 @@ class GraphCache:
 
     def __init__(self, fingerprint: str, folder: Path | None = None) -> None:
         key = hashlib.sha256(json.dumps(versions(), sort_keys=True).encode()).hexdigest()[:8]
+        self.fingerprint = fingerprint
         self.root = folder or cache_folder() / "graphs"
         self.folder = self.root / f"{fingerprint}-{key}"
 

@@ -11,6 +11,11 @@ from vitrail.text import counted
 INT8 = "-int8"  # in the name of a graph
 
 
+def graph_name(graph_format: str, size: tuple[int, int], is_int8: bool, gives_pooled: bool) -> str:
+    """What a graph is called in the cache."""
+    return f"{graph_format}{INT8 if is_int8 else ''}-{size[0]}x{size[1]}{'-pooled' if gives_pooled else ''}"
+
+
 def int8_words(record: dict[str, Any]) -> str:
     """One line: what it loses, and on what that was measured."""
     loss = record["loss"]

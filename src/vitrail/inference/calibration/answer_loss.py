@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail.data.loading.transforms import normalise
 from vitrail.errors import VitrailError
-from vitrail.graphs.quantize import Forward
+from vitrail.graphs.graph_file import Forward
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.engine import task_of
@@ -43,9 +43,9 @@ class AnswerLoss:
 class AnswerJudge:
     """Runs float32 once, then measures as many others as you like.
 
-    Where the truth of the images is known, a loss is one of the task's metric. Where it is not, float32's answers are
-    taken for the truth; of classes, the loss of accuracy is what float32's own probabilities lead to expect: an answer
-    that moves from a class with 41 % to one with 40 % loses a hundredth of an image.
+    Where the truth of the images is known, a loss is one of the task's metric. Where it is not, it is what the
+    probabilities of float32 lead to expect, of classes and of masks: an answer that moves from a class with 41 % to one
+    with 40 % loses a hundredth of an image or pixel. Of other tasks float32's answers are taken for the truth.
 
     enough: images from which on known classes are counted, and not expected: of 100 images one would be a whole point.
     """
@@ -56,7 +56,8 @@ class AnswerJudge:
         self.inputs = NormalisedImages(self.images, checkpoint.preprocessing)
         self.expected = _expected(checkpoint, self.inputs)
         self.answers = self._decoded(self.expected)
-        too_few = self._expects and len(self.expected) < enough
+        self.own_score = None if self.task is None else self.task.expected_score(self.expected, self.expected)
+        too_few = self._counts_images and len(self.expected) < enough
         self.has_truth = self.task is not None and calibration.truths is not None and not too_few
         self.truths: list[Any] = []
         if calibration.truths is not None and self.has_truth:
@@ -65,8 +66,9 @@ class AnswerJudge:
             self.truths = [self.task.pseudo_label(answer) for answer in self.answers]
         self.metric, self.score = self._score(self.answers)  # of float32
         if not self.has_truth:
-            self.metric += f", {'expected by' if self._expects else 'with'} float32's "
-            self.metric += "probabilities" if self._expects else "answers as truth"
+            expects = self.own_score is not None
+            self.metric += f", {'expected by' if expects else 'with'} float32's "
+            self.metric += "probabilities" if expects else "answers as truth"
 
     def __call__(self, forward: Forward) -> AnswerLoss:
         """The loss of a model, (1, C, h, w) -> outputs (1, ...)."""
@@ -75,8 +77,8 @@ class AnswerJudge:
         if not np.isfinite(each).all():
             return AnswerLoss(self.metric, 100.0, float("inf"), each, None)
         answers = self._decoded(outputs)
-        expects = self._expects and not self.has_truth
-        points = 100 * (self._expected_loss(outputs) if expects else self.score - self._score(answers)[1])
+        lost = self._expected_loss(outputs)
+        points = 100 * (self.score - self._score(answers)[1] if self.has_truth or lost is None else lost)
         if not np.isfinite(points):
             raise VitrailError(
                 f"{len(outputs)} calibration pictures are too few to measure {self.metric} on: give more"
@@ -91,15 +93,14 @@ class AnswerJudge:
         return float(np.mean([self._distance(*pair) for pair in pairs]))
 
     @property
-    def _expects(self) -> bool:
+    def _counts_images(self) -> bool:
         """Whether the outputs are the probabilities of one class an image."""
         return self.task is not None and self.task.link == "softmax"
 
-    def _expected_loss(self, outputs: Sequence[Tensor]) -> float:
-        """Of accuracy, if float32's probabilities are right: those of its answers less those of the others' answers."""
-        wanted = torch.softmax(torch.cat(self.expected).double(), -1)  # (N, K)
-        answers = torch.cat(list(outputs)).argmax(-1, keepdim=True)
-        return float((wanted.amax(-1) - wanted.gather(-1, answers)[:, 0]).mean())
+    def _expected_loss(self, outputs: Sequence[Tensor]) -> float | None:
+        """Of the metric, if float32's probabilities are right; None where they do not tell."""
+        score = None if self.task is None else self.task.expected_score(self.expected, outputs)
+        return None if score is None or self.own_score is None else self.own_score - score
 
     def _outputs(self, forward: Forward, indices: Sequence[int]) -> list[Tensor]:
         return [torch.from_numpy(np.array(forward(self.inputs[index]))).float() for index in indices]

@@ -14,11 +14,13 @@ from torch.export import ExportedProgram
 from vitrail.errors import VitrailError
 from vitrail.graphs.answer_pass import Answer, AnswerPass
 from vitrail.graphs.chain import chain_onnx, chain_openvino
+from vitrail.graphs.graph_file import IMAGES, OUTPUTS
+from vitrail.graphs.graph_formats import graph_from_parts
 from vitrail.graphs.onnx_graph import onnx_program
 from vitrail.graphs.openvino_graph import openvino_model
-from vitrail.graphs.trace import EXAMPLES, IMAGES, OUTPUTS, trace, trace_module
+from vitrail.graphs.trace import EXAMPLES, trace_module
 from vitrail.inference.calibration.calibration_images import calibration_images
-from vitrail.inference.calibration.quantized_model import quantized_model
+from vitrail.inference.calibration.int8_search import Int8Job, search_int8_apart
 from vitrail.weights.adapt import adapt
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -52,10 +54,9 @@ def int8_graph(checkpoint: Checkpoint, answers: AnswerPass, inputs: Tensor, requ
     height, width = answers.network.config.image_size
     sized = adapt(checkpoint, image_size=(height, width))
     calibration = calibration_images(sized, request.model_path, request.images)
-    network = _as_graph(trace(sized, (height, width)), request.format, IMAGES, [OUTPUTS])
-    int8, record = quantized_model(sized, network, calibration)
+    int8, record = search_int8_apart(Int8Job(sized, (height, width), request.format, calibration))
     images = inputs[:EXAMPLES]
-    parts = [int8]
+    parts = [graph_from_parts(request.format, int8)]
     if answers.normalise is not None:
         program = trace_module(answers.normalise, images, free_batch=True)
         parts.insert(0, _as_graph(program, request.format, request.input_name, [IMAGES]))

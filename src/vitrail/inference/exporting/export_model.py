@@ -17,8 +17,8 @@ from vitrail.errors import VitrailError
 from vitrail.files import replacing_all
 from vitrail.graphs import onnx_graph, openvino_graph, torch_graph
 from vitrail.graphs.answer_pass import EXTRAS, AnswerPass, Normalisation, weights_in_bfloat16
-from vitrail.graphs.graph_file import METADATA, Run
-from vitrail.graphs.trace import EXAMPLES, IMAGES, network_at, trace_module
+from vitrail.graphs.graph_file import IMAGES, METADATA, Run
+from vitrail.graphs.trace import EXAMPLES, network_at, trace_module
 from vitrail.inference.engine import task_of
 from vitrail.inference.exporting.export_check import (
     Check,

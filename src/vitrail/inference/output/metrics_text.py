@@ -10,7 +10,7 @@ from vitrail.tasks.shared.metric_words import over_groups
 from vitrail.tasks.task import Task
 from vitrail.terminal import table, width_of
 from vitrail.text import counted, listing, shown
-from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR
+from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
 
 ROWS = 40  # labels that are shown
 PAIRS = 10

@@ -7,7 +7,7 @@ import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.inference.predictor import Prediction, name_of
 from vitrail.tasks.shared.columns import as_number
-from vitrail.tasks.task import Task
 from vitrail.text import harmless, json_text, shown
+
+if TYPE_CHECKING:
+    from vitrail.tasks.task_answers import TaskAnswers
 
 STDOUT = "-"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}",
@@ -34,7 +36,7 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
     return image | answer | {"precision": prediction.precision}
 
 
-def as_line(prediction: Prediction, task: Task) -> str:
+def as_line(prediction: Prediction, task: TaskAnswers) -> str:
     """One prediction for people."""
     answer = prediction.answer or {}
     what = f"error: {prediction.error.why}" if prediction.error is not None else task.words(answer)
@@ -50,7 +52,7 @@ def familiarity_words(answer: Mapping[str, Any]) -> str:
     return f"; familiarity {score}" if answer["familiar"] else f"; unfamiliar ({score})"
 
 
-def text_lines(task: Task) -> Write:
+def text_lines(task: TaskAnswers) -> Write:
     """Writes each prediction as a line on standard output."""
     return lambda prediction: Stdout().write(as_line(prediction, task) + "\n")
 
@@ -113,7 +115,7 @@ def csv_table(path: str | Path, header: Sequence[str]) -> Iterator[Callable[[Seq
 
 
 @contextlib.contextmanager
-def csv_rows(path: str | Path, task: Task, top: int, familiarity: bool = False) -> Iterator[Write]:
+def csv_rows(path: str | Path, task: TaskAnswers, top: int, familiarity: bool = False) -> Iterator[Write]:
     """Columns: image, those of the task's rows, error; they are the same whatever the answers are.
 
     familiarity: before the last, how familiar the image is, and whether it is.

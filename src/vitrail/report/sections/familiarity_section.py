@@ -11,7 +11,7 @@ from vitrail.text import shown
 from vitrail.training.stages.learn_familiarity import Learnt
 from vitrail.visuals.charts import Chart, Mark, axis, bars
 from vitrail.visuals.thumbnails import thumbnail
-from vitrail.weights.familiarity.reference_vectors import UNFAMILIAR
+from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
 
 BINS = 24
 PICTURES = 12

@@ -48,7 +48,8 @@ function describe(model) {
   byId("name").textContent = model.name;
   byId("facts").textContent = `${model.task}: ${height} × ${width} px, ${rows} × ${columns} patches` +
     `${model.prefix.length ? ` + ${model.prefix.length} in front` : ""}; ${count(model.depth, "block")} of ` +
-    `${count(model.heads, "head")}, width ${model.width}; ${count(model.parameters, "parameter")}`;
+    `${count(model.heads, "head")}, width ${model.width}; ${count(model.parameters, "parameter")}` +
+    (model.engine === "torch" ? "" : `; answers by ${model.engine} in ${model.precision}`);
   byId("notes").append(...(model.notes ?? []).map((note) => el("p", { class: "aside", text: note })));
   byId("footer").textContent = `vitrail ${model.version}. Pictures go to this server only, and it keeps none.`;
 }

@@ -127,6 +127,8 @@ export function createStore(state) {
  * @property {number} heads
  * @property {string[]} prefix
  * @property {number} parameters
+ * @property {string} engine what runs the network
+ * @property {string} precision what it computes in
  * @property {string[]} methods
  * @property {{name: string, url: string}[]} samples
  * @property {number|null} [index] pictures to search in; null: there are none

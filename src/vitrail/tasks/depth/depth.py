@@ -153,7 +153,7 @@ class Depth(DenseTask):
         log = F.interpolate(outputs, size, mode="bilinear", align_corners=False)[:, 0]
         return {"depth": (self.log_mean + self.log_std * log).exp()}
 
-    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
+    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:
         """Quartiles of the depth, the nearest and the farthest pixel, and the map itself."""
         return [self._describe(depth) for depth in decoded]
 

@@ -284,7 +284,7 @@ class Detect(DenseTask):
 
     # ---- answers
 
-    def answer(self, outputs: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
+    def answer(self, outputs: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:
         """All objects of a score of at least 0.05, best first, whatever `top` is; `threshold` is the score from which
         on they count as found."""
         return [

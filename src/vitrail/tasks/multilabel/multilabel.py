@@ -13,22 +13,22 @@ from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
 from vitrail.tasks.agreement import MOST_PROBABILITY, Agreement, largest_difference
+from vitrail.tasks.multilabel.label_answers import LabelAnswers
 from vitrail.tasks.multilabel.label_metrics import LabelMetrics
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import GUESSES, TEXT, list_of, object_of
 from vitrail.tasks.shared.entropy import binary_entropy
 from vitrail.tasks.shared.labels.label_report import label_report
-from vitrail.tasks.shared.labels.labelling import Labelling, guesses
+from vitrail.tasks.shared.labels.labelling import Labelling
 from vitrail.tasks.shared.metric_words import LABEL_METRICS, MetricWords
-from vitrail.tasks.task import UNKNOWN, Mix, mixed
+from vitrail.tasks.task import Mix, mixed
 
 HEAVIEST = 100.0  # what a positive may weigh: a label that occurs once in 100,000 images must not blow up the step
 
 
-class MultiLabel(Labelling):
+class MultiLabel(LabelAnswers, Labelling):
     """Targets are 0/1 (B, K), outputs are logits (B, K). A label is given when its probability is above 0.5."""
 
-    name = "multilabel"
     title = "multi-label classification"
     link = "sigmoid"
     graph_words: ClassVar[dict[str, str]] = {
@@ -102,24 +102,6 @@ class MultiLabel(Labelling):
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         return {"probabilities": outputs.sigmoid()}
 
-    def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
-        """`labels` are those above 0.5, `top` the most probable ones: as many as asked, but all that are above 0.5."""
-        logits = self._numbers(outputs)
-        answers = []
-        for z, p in zip(logits, torch.sigmoid(torch.from_numpy(logits)).tolist(), strict=True):
-            order = np.argsort(-z, kind="stable")
-            given = int((z > 0).sum())
-            answers.append(
-                {
-                    "labels": [self.labels[i] for i in order[:given]],
-                    "top": [{"label": self.labels[i], "probability": p[i]} for i in order[: max(top, given)]],
-                }
-            )
-        return answers
-
-    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        return {**answer, "labels": [UNKNOWN], "unknown": True}
-
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """Given or not, label by label."""
         expected, given = torch.stack(list(reference)).double(), torch.stack(list(others)).double()
@@ -132,20 +114,6 @@ class MultiLabel(Labelling):
             "probability",
             MOST_PROBABILITY,
         )
-
-    def words(self, answer: Mapping[str, Any]) -> str:
-        if answer.get("unknown"):
-            return f"{UNKNOWN} (at best {guesses(answer['top'][:1])})"
-        given = len(answer["labels"])
-        return guesses(answer["top"][:given]) if given else f"no label (at best {guesses(answer['top'][:1])})"
-
-    def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
-        """The given labels with | between, as a label file has them, and their probabilities likewise."""
-        if answer.get("unknown"):
-            return {"labels": UNKNOWN, "probabilities": ""}
-        given = answer["top"][: len(answer["labels"])]
-        probabilities = "|".join(f"{guess['probability']:.4g}" for guess in given)
-        return {"labels": "|".join(answer["labels"]), "probabilities": probabilities}
 
     def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:
         surprising = "The images whose labels surprised the model most."

@@ -11,21 +11,21 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.tasks.agreement import Agreement, largest_difference, same_numbers
+from vitrail.tasks.regress.number_answers import NumberAnswers
 from vitrail.tasks.regress.number_metrics import NumberMetrics
 from vitrail.tasks.regress.number_report import number_report
 from vitrail.tasks.report_part import MeasuredImages, ReportPart
 from vitrail.tasks.shared.answer_schemas import MAYBE_NUMBER, object_of
 from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.metric_words import NUMBER_METRICS
-from vitrail.tasks.task import UNKNOWN, Mix, Task, mixed
+from vitrail.tasks.task import Mix, Task, mixed
 
 SAME = 0.02  # standard deviations within which two engines give the same number
 
 
-class Regress(Task):
+class Regress(NumberAnswers, Task):
     """Targets are numbers (B, K); a training model gives them standardised, a finished one in real units."""
 
-    name = "regress"
     title = "regression"
     metric_words = NUMBER_METRICS
     every_patch = True  # a number may be a count of what is seen
@@ -121,12 +121,6 @@ class Regress(Task):
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         return {"values": outputs}
 
-    def answer(self, outputs: Tensor, top: int = 5) -> list[dict[str, Any]]:
-        return [{"values": dict(zip(self.labels, row, strict=True))} for row in self._numbers(outputs).tolist()]
-
-    def unknown_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        return {**answer, "values": dict.fromkeys(answer["values"]), "unknown": True}
-
     def same_answers(self, reference: Sequence[Tensor], others: Sequence[Tensor]) -> Agreement:
         """A number is the same within a fiftieth of how much it varies from picture to picture (of one, of its size).
 
@@ -138,14 +132,6 @@ class Regress(Task):
         largest = largest_difference([expected / spread.clamp(min=1e-30)], [given / spread.clamp(min=1e-30)])
         same, compared = same_numbers([expected], [given], spread * SAME)
         return Agreement(same, compared, "numbers", largest, "number, in standard deviations,")
-
-    def words(self, answer: Mapping[str, Any]) -> str:
-        if answer.get("unknown"):
-            return UNKNOWN
-        return ", ".join(f"{name} {value:.6g}" for name, value in answer["values"].items())
-
-    def row(self, answer: Mapping[str, Any]) -> dict[str, str | float]:
-        return {name: "" if value is None else value for name, value in answer["values"].items()}
 
     def report(self, results: Mapping[str, Any], images: MeasuredImages) -> ReportPart:
         return number_report(results, images, self.show)

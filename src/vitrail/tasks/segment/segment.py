@@ -156,11 +156,25 @@ class Segment(DenseTask):
         """The mean over pixels."""
         return entropy(outputs.float().softmax(1), 1).flatten(1).mean(1).double()
 
+    def expected_score(self, reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
+        """mIoU over the classes that the reference answers somewhere: a pixel is of a class as much as the reference's
+        probability says. At the head's own resolution."""
+        hits, answered, true = (torch.zeros(self.outputs, dtype=torch.float64) for _ in range(3))
+        first = torch.zeros(self.outputs, dtype=torch.bool)
+        for one, other in zip(reference, outputs, strict=True):
+            wanted = one.double().softmax(1).movedim(1, -1).flatten(0, -2)  # (pixels, K)
+            answers = other.argmax(1).flatten()
+            hits.index_add_(0, answers, wanted.gather(1, answers[:, None])[:, 0])
+            answered += torch.bincount(answers, minlength=self.outputs)
+            true += wanted.sum(0)
+            first[wanted.argmax(1)] = True
+        return float((hits / (true + answered - hits))[first].mean())
+
     def graph_outputs(self, outputs: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         at_pixels = F.interpolate(outputs, size, mode="bilinear", align_corners=False)
         return {"mask": at_pixels.argmax(1).to(torch.uint8), "logits": outputs}
 
-    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:  # type: ignore[override]
+    def answer(self, decoded: Sequence[Tensor], top: int = 5) -> list[dict[str, Any]]:
         """The areas of all classes that were found, the largest first, and the mask itself."""
         return [{"areas": self.areas(mask), "mask": mask.cpu().numpy()} for mask in decoded]
 

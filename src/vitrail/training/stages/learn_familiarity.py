@@ -18,8 +18,8 @@ from vitrail.model.encoder import Encoder
 from vitrail.training.run_context import Run
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.validate import HeldOutImages, pooled_features
+from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT
 from vitrail.weights.familiarity.reference_vectors import (
-    LEAST_HELD_OUT,
     LEAST_TRAINING,
     Familiarity,
     fit_familiarity,

@@ -18,12 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
+from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT, KeptVectors
 
-UNFAMILIAR = 0.05  # below it a picture is a stranger: 95 % of held-out pictures are not
 MOST_BYTES = 700_000  # of the vectors, in float16: 1,822 of a Ti
 LEAST_TRAINING = 20  # pictures: fewer do not vary in enough directions
-LEAST_HELD_OUT = 20  # pictures: with fewer, nothing could be below UNFAMILIAR
-SHRINKAGE = 0.01  # of the mean variance, added to each: in some directions few pictures do not vary at all
 
 
 def most_vectors(width: int) -> int:
@@ -44,28 +42,17 @@ class Familiarity:
         return self.vectors.shape[1]
 
     @cached_property
-    def _gaussian(self) -> tuple[Tensor, Tensor]:
-        return gaussian(self.vectors)
+    def kept(self) -> KeptVectors:
+        """The same as arrays, which do the arithmetic: a start without torch has nothing else."""
+        return KeptVectors(self.vectors.numpy(), self.held_out.numpy())
 
     def distances(self, pooled: Tensor) -> Tensor:
-        """What the head reads of each picture, (B, D) -> its distance (B,): about sqrt(D) for training pictures."""
-        mean, root = self._gaussian
-        return ((F.normalize(pooled.detach().float().cpu(), dim=1) - mean) @ root).norm(dim=1)
+        """What the head reads of each picture, (B, D) -> its distance (B,), about sqrt(D) for training pictures."""
+        return torch.from_numpy(self.kept.distances(pooled.detach().float().cpu().numpy()))
 
     def scores(self, pooled: Tensor) -> Tensor:
         """What the head reads of each picture, (B, D) -> its familiarity (B,): above 0, and 1 at most."""
-        nearer = torch.searchsorted(self.held_out, self.distances(pooled))  # so many held-out pictures are
-        return (1 + len(self.held_out) - nearer) / (1 + len(self.held_out))
-
-
-def gaussian(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """(M, D) -> their mean (D,), and a root of their inverse covariance, (D, D): what turns distances into
-    Mahalanobis's."""
-    rows = vectors.double()
-    mean = rows.mean(0)
-    covariance = (rows - mean).T @ (rows - mean) / len(rows)
-    covariance += (SHRINKAGE * covariance.diagonal().mean() + 1e-12) * torch.eye(len(mean), dtype=torch.float64)
-    return mean.float(), torch.linalg.cholesky(torch.linalg.inv(covariance)).float()
+        return torch.from_numpy(self.kept.scores(pooled.detach().float().cpu().numpy()))
 
 
 def fit_familiarity(training: Tensor, held_out: Tensor) -> Familiarity | None:

@@ -74,6 +74,6 @@ def recognise(source: Source, name: str | None = None) -> Family:
             f"{source.name} is a LoRA adapter without its base: give the folder that holds it as "
             "adapter_model.safetensors beside its adapter_config.json, which names the base"
         )
-    from vitrail.weights.nearest_family import describe  # it looks at all families
+    from vitrail.weights.families.nearest_family import describe  # it looks at all families
 
     raise VitrailError(f"{source.name} is of no known family of plain ViT weights: {describe(source.tensors)}")

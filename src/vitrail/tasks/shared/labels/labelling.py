@@ -19,11 +19,6 @@ from vitrail.tasks.task import Task
 CLASS_WEIGHTS = ("none", "inverse", "sqrt")
 
 
-def guesses(top: Sequence[Mapping[str, Any]]) -> str:
-    """'cat 93.1 %, dog 5.0 %'."""
-    return ", ".join(f"{guess['label']} {100 * guess['probability']:.1f} %" for guess in top)
-
-
 class Labelling(Task):
     """A task whose outputs are logits of labels: weights against imbalance, and a temperature."""
 
