@@ -210,7 +210,8 @@ PAGE = """# Pictures unlike those a model learnt from
 
 Pass: test pictures that are called familiar, 95 % are to be. AUROC: how often a test picture is nearer than a stranger,
 0.5 by chance. Caught: strangers that are called unfamiliar. Shrunk: strangers at {side} x {side} px as the run's own
-pictures are, so that sharpness does not give them away.
+pictures are, so that sharpness does not give them away. A model file of an earlier version keeps nothing: here it gets
+what a run would keep. These strangers are far from what was learnt; a new class of the same kind is nearer.
 
 ## What model files keep
 

@@ -28,7 +28,9 @@ def kill_index(folder: Path, kills: int, chance: random.Random) -> Tally:
     while tally.counts["kills"] < kills:
         number = change_pictures(pictures, number, chance, new=25)
         before = contents(idx)
-        while killed(begin_vitrail(["index", idx, pictures, "--add"]), seconds, chance, (idx,)):
+        for _ in range(chance.randint(1, 5)):  # one after the other, until one ends
+            if not killed(begin_vitrail(["index", idx, pictures, "--add"]), seconds, chance, (idx,)):
+                break
             tally.counts["kills"] += 1
             check_whole(idx, before, pictures, tally)
         finished(["index", idx, pictures, "--add"], tally)

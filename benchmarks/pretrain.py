@@ -1,7 +1,7 @@
 """Learning without labels in a given time: k-NN against lightly's SimCLR and DINO, and what it saves in labels.
 
     python benchmarks/train.py data cifar10                    once: the images
-    pip install --no-deps lightly                              once: the peers
+    pip install --no-deps lightly lightning-utilities                              once: the peers
     python benchmarks/pretrain.py knn --minutes 60             ours and both peers, the same encoder, the same time
     python benchmarks/pretrain.py labels --minutes 60 --tuning 15
     python benchmarks/pretrain.py attention --minutes 10
@@ -31,7 +31,7 @@ RESULTS = BENCHMARKS / "results" / "pretrain.md"
 HEADING = "# Learning without labels\n\nEach section says when, where and by which command.\n"
 PACKAGES = ("torch", "lightly")
 TEST_IMAGES = 10_000
-SCENES, SCENE_SIDE, MEASURED_SCENES = 4000, 96, 200
+SCENE_SIDE = 96  # pixels
 MASS = 0.6
 
 
@@ -127,15 +127,15 @@ def run_attention(given: argparse.Namespace) -> None:
     """Generated scenes: learnt without labels, then measured on scenes that it has not seen."""
     from training.scene_attention import measure_attention, write_scenes
 
-    data = given.work / f"scenes-{SCENE_SIDE}"
+    data = given.work / f"scenes-{given.scenes}"
     if not data.exists():
-        write_scenes(data, SCENES, SCENE_SIDE)
+        write_scenes(data, given.scenes, SCENE_SIDE)
     lines = ["| method | random weights | after | ratio |", "|---|---|---|---|"]
     for method in given.methods:
         out = new_folder(given.work, f"attention-{method}")
         options: list[Any] = ["--minutes", given.minutes, "--method", method]
         vitrail_train(given.vitrail, data, out, options, "pretrain")
-        before, after = measure_attention(out, MEASURED_SCENES, SCENE_SIDE, MASS, given.picture)
+        before, after = measure_attention(out, SCENE_SIDE, MASS, given.picture)
         lines.append(table_row(method, f"{before:.3f}", f"**{after:.3f}**", f"{after / before:.2f}"))
     title = f"Attention on generated scenes after {given.minutes:g} minutes"
     write_section(given.results, title, lines, ("torch",), HEADING)
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("--shares", nargs="*", type=float, default=[1.0, 10.0, 100.0], help="labels: per cent")
     parser.add_argument("--model", type=Path, help="a run that is there already, instead of a new one of ours")
     parser.add_argument("--bf16", action="store_true", help="peers: bfloat16, as ours where the CPU computes in it")
+    parser.add_argument("--scenes", type=int, default=4000, help="attention: how many to learn from")
     parser.add_argument("--picture", type=Path, help="attention: write a picture of some scenes here")
     add_shared(parser)
     parser.set_defaults(results=RESULTS)

@@ -33,6 +33,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import vitrail
 from benchmarks.index_kills import kill_index
 from tests.image_files import photo
 from training.results import table_row, write_section
@@ -41,6 +42,7 @@ from vitrail.search.index.hnsw_graph import build_graph
 from vitrail.search.index.image_index import ImageIndex
 from vitrail.search.index.index_writer import writing_index
 from vitrail.search.vector_file import Row, VectorFacts
+from vitrail.weights.preprocessing import Preprocessing
 
 RESULTS = Path(__file__).parent / "results" / "search.md"
 HEADING = "# Search: speed, recall, kills\n\nEach section says when, where and by which command.\n"
@@ -140,7 +142,7 @@ count = sum(1 for _ in predictor.outputs(paths))
 print(json.dumps({"seconds": time.perf_counter() - began, "images": count}))
 """
 INDEX = """
-import json, sys, time
+import json, pyarrow.parquet, sys, time
 from pathlib import Path
 from vitrail.inference.sources import images_of
 from vitrail.search.embeddings import Embedder
@@ -166,11 +168,12 @@ def timed(code: str, *arguments: object) -> dict[str, Any]:
 
 def index(options: argparse.Namespace) -> tuple[list[str], bool]:
     count, rounds = (60, 1) if options.quick else (options.photos, options.rounds)
+    preset = "mu/16" if options.quick else options.model
     with tempfile.TemporaryDirectory(prefix="search-") as name:
         folder = Path(name)
         model, photos = folder / "model.safetensors", folder / "photos"
         save_photos(photos, count)
-        save_large_model(model, "mu/16" if options.quick else options.model)
+        save_large_model(model, preset)
         rows = []
         for number in range(rounds):
             bare, made = timed(BARE, model, photos), timed(INDEX, model, photos, folder / f"idx-{number}")
@@ -179,7 +182,7 @@ def index(options: argparse.Namespace) -> tuple[list[str], bool]:
             print(f"round {number + 1}: {rows[-1]}", flush=True)
     ratio = statistics.median(bare / made for bare, made in rows)
     lines = [
-        f"{count:,} JPEGs of 320 x 240 px, {options.model}, torch, {rounds} rounds; from the first image to the last "
+        f"{count:,} JPEGs of 320 x 240 px, {preset}, torch, {rounds} rounds; from the first image to the last "
         "byte on disk, without the time to load the model.",
         "",
         "| | images a second, each round |",
@@ -198,13 +201,8 @@ def save_photos(folder: Path, count: int) -> None:
 
 
 def save_large_model(path: Path, preset: str) -> None:
-    import vitrail
-
     torch.manual_seed(0)
-    config = vitrail.preset(preset, classes=10)
-    model = vitrail.ViT(config).eval()
-    from vitrail.weights.preprocessing import Preprocessing
-
+    model = vitrail.ViT(vitrail.preset(preset, classes=10)).eval()
     vitrail.Checkpoint(model, Preprocessing(), "classify", [str(n) for n in range(10)]).save(path)
 
 

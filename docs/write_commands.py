@@ -20,12 +20,13 @@ Every command with its arguments and options. `vitrail COMMAND --help` prints th
 In Python an option is a keyword of the function of the same name, with the same default. These two do the same:
 `vitrail train photos --out runs/first --epochs 2` and `vitrail.train("photos", "runs/first", epochs=2)`. A keyword has
 `_` where the option has `-`; where its name is another, that stands beside the option. `predict` is
-`vitrail.load(MODEL).predict(images)` in Python ([Using a model](using.md)).
+`vitrail.load(MODEL).predict(images)` in Python ([Using a model](using.md)), and `search` is
+`vitrail.ImageIndex(INDEX).search(image)` ([Embeddings and search](search.md)).
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | done, and something was wrong: `check` found an error, `predict` or `explain` could not read an image |
+| 1 | done, and something was wrong: `check` found an error, or an image could not be read |
 | 2 | a mistake in the command or its input; the last line says which |
 | 130 | stopped by Ctrl-C |
 """

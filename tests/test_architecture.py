@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "vitrail"
 
 # A room may import rooms of lower layers, and of its own as long as there is no circle.
 LAYERS = (
-    {"errors", "files", "text", "findings", "threads", "options", "option_types", "progress", "terminal"},
+    {"errors", "files", "text", "findings", "threads", "options", "option_types", "progress", "terminal", "storage"},
     {"model"},
     {"images", "visuals"},
     {"dataset", "annotations"},
@@ -22,7 +22,7 @@ LAYERS = (
     {"weights"},
     {"data", "graphs"},
     {"inference"},
-    {"training", "pretraining", "explanation", "search"},
+    {"training", "pretraining", "explanation", "search", "shards"},
     {"report", "serving"},
     {"commands"},
     {"cli"},

@@ -13,9 +13,9 @@ if sys.platform != "linux":
 pytest.importorskip("pyarrow")
 
 from benchmarks.index_kills import check_complete, check_whole, contents, kill_index
-from benchmarks.kills import Tally, save_model
+from benchmarks.kills import Tally, finished, killed, save_model
 from tests.image_files import photo
-from tests.warm_process import run_vitrail
+from tests.warm_process import begin_vitrail, run_vitrail
 from vitrail.search.index.image_index import ImageIndex
 from vitrail.search.index.index_writer import writing_index
 from vitrail.search.vector_file import Row
@@ -24,6 +24,22 @@ from vitrail.search.vector_file import Row
 def test_a_few_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     tally = kill_index(tmp_path, 4, random.Random(1))
     assert tally.counts["kills"] >= 4 and tally.counts["ended"] >= 1 and not tally.counts["failed"]
+
+
+def test_a_killed_embed_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    chance, tally, pictures = random.Random(2), Tally("embed"), tmp_path / "pictures"
+    pictures.mkdir()
+    for number in range(150):
+        photo(number, (64, 64)).save(pictures / f"{number}.png")
+    model = save_model(tmp_path / "model.safetensors", 0)
+    command = ["embed", model, pictures, "--batch-size", "1"]
+    seconds = finished([*command, "--out", tmp_path / "whole.parquet"], tally)
+    parts = tmp_path / ".killed.parquet.parts"
+    for _ in range(3):
+        killed(begin_vitrail([*command, "--out", tmp_path / "killed.parquet"]), seconds, chance, (tmp_path, parts))
+    finished([*command, "--out", tmp_path / "killed.parquet"], tally)
+    assert (tmp_path / "killed.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert not tally.counts["failed"] and not parts.exists()
 
 
 def test_losses_and_doubles_are_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

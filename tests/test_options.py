@@ -12,6 +12,7 @@ import vitrail
 from vitrail.cli import COMMANDS, run_function
 from vitrail.commands.shell import click_command, declared_by
 from vitrail.options import Option, complete_options, options_of, takes_options
+from vitrail.shards.shard_options import ShardOptions
 
 
 class Shared(TypedDict, total=False):
@@ -46,6 +47,19 @@ def test_a_wrong_name_is_an_error_that_names_the_right_one() -> None:
         vitrail.train("photos", "runs/x", epoch=2)  # type: ignore[call-arg]
 
 
+def test_an_option_may_stand_alone() -> None:
+    def run_example(
+        where: Annotated[str | None, Option("a place", metavar="[PLACE]", alone="here")] = None,
+        fast: Annotated[bool, Option("quickly")] = False,
+    ) -> None:
+        given.append(where)
+
+    given: list[str | None] = []
+    for words in ([], ["--where"], ["--where", "there"], ["--where", "--fast"]):
+        click_command(run_example).main(words, standalone_mode=False)
+    assert given == [None, "here", "there", "here"]
+
+
 def test_signature_and_docstring_list_the_options() -> None:
     assert str(inspect.signature(example)).startswith("(data: 'str', *, size=None, fast=False, workers=2)")
     assert example.__doc__ is not None
@@ -74,6 +88,7 @@ def test_python_has_every_option_of_the_shell_with_the_same_default(name: str, f
     run = run_function(name)
     # Where a command prints or writes to; Python gets the object.
     printing = {"json", "page", "out", "png", "ignore", "label_errors"}
+    printing |= set(options_of(ShardOptions))  # whose outputs are files
     python = inspect.signature(function).parameters
     for key, (option, _) in declared_by(run)[1].items():
         if key in python:

@@ -2,7 +2,7 @@
 
 lightly's own transforms, heads, losses and momentum, as its examples put them together, around the very encoder that
 Vitrail trains: fresh weights of the config in `--model`. bfloat16 autocast where it is asked for.
-    pip install --no-deps lightly
+    pip install --no-deps lightly lightning-utilities
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from vitrail.tasks.shared.scene import SHAPES
 from vitrail.visuals.colours import overlay
 from vitrail.weights.load import load
 
+MEASURED = 200  # scenes
 LEARNT, UNSEEN = 0, 1  # seeds of scenes
 SHOWN = 6  # scenes of the picture
 SIDE = 192  # pixels of each
@@ -33,10 +34,10 @@ def write_scenes(folder: Path, count: int, side: int) -> None:
         Image.fromarray(scene.picture).save(folder / f"{index:05d}.png")
 
 
-def measure_attention(run: Path, count: int, side: int, mass: float, picture: Path | None) -> tuple[float, float]:
-    """The mean Jaccard index on so many unseen scenes: with random weights, and with those of the run."""
+def measure_attention(run: Path, side: int, mass: float, picture: Path | None) -> tuple[float, float]:
+    """The mean Jaccard index on scenes that were not learnt from: with random weights, and with those of the run."""
     checkpoint = load(run)
-    scenes = [make_scene(index % len(SHAPES), side, UNSEEN, index) for index in range(count)]
+    scenes = [make_scene(index % len(SHAPES), side, UNSEEN, index) for index in range(MEASURED)]
     pixels = np.stack([prepare(scene.picture, checkpoint.preprocessing) for scene in scenes])
     images = normalise(torch.from_numpy(pixels), checkpoint.preprocessing)
     objects = torch.from_numpy(np.stack([np.any([shape.pixels for shape in scene.shapes], axis=0) for scene in scenes]))

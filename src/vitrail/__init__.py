@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from vitrail.commands.explain import explain as explain
     from vitrail.commands.export import export as export
     from vitrail.commands.make_data import make_data as make_data
+    from vitrail.commands.many_images.manifest import manifest as manifest
+    from vitrail.commands.many_images.merge import merge as merge
     from vitrail.commands.models import models as models
     from vitrail.commands.serve import serve as serve
     from vitrail.commands.train import train as train
@@ -72,6 +74,8 @@ _HOMES = {
     "knn": "vitrail.commands.without_labels.knn",
     "load": "vitrail.inference.loaded_model",
     "make_data": "vitrail.commands.make_data",
+    "manifest": "vitrail.commands.many_images.manifest",
+    "merge": "vitrail.commands.many_images.merge",
     "models": "vitrail.commands.models",
     "preset": "vitrail.model.presets",
     "preset_names": "vitrail.model.presets",
@@ -112,6 +116,8 @@ __all__ = [  # the names of _HOMES, written out for tools that read this without
     "knn",
     "load",
     "make_data",
+    "manifest",
+    "merge",
     "models",
     "preset",
     "preset_names",

@@ -38,10 +38,13 @@ COMMANDS = {  # a file in commands/ each, with what the list of commands says of
     "explore": "map a pile of images: copies, clusters, outliers, on a page",
     "suggest": "choose which images to label next",
     "serve": "serve a model on this machine: a web page and an HTTP API",
+    "manifest": "list any number of images, in shards that many processes and machines work on",
+    "merge": "join what was written for the shards of a manifest",
 }
-FOLDERS = {
-    "without_labels": ("pretrain", "embed", "index", "search", "knn", "explore", "suggest")
-}  # in a folder of commands/
+FOLDERS = {  # those in a folder of commands/
+    "without_labels": ("pretrain", "embed", "index", "search", "knn", "explore", "suggest"),
+    "many_images": ("manifest", "merge"),
+}
 COMPLETION = "_VITRAIL_COMPLETE"  # the variable by which a shell asks what may come next
 
 

@@ -11,10 +11,11 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 
 P = ParamSpec("P")
 R = TypeVar("R")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Option:
     parse: Callable[[str], Any] = str  # from what the shell gives; a ValueError says what is wrong
     choices: Sequence[str] | Callable[[], Sequence[str]] = ()  # a function is called when they are needed
     several: bool = False  # may be given several times
+    alone: str = ""  # the value where the option is given without one
     section: str = ""  # of --help
     shell: bool = True  # False: for Python alone
 
@@ -79,6 +81,11 @@ def complete_options(declaration: type, given: Mapping[str, Any], function_name:
             hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(options)}"
             raise TypeError(f"{function_name}() got an unexpected keyword argument {name!r}: {hint}")
     return {name: option.default for name, option in options.items()} | dict(given)
+
+
+def options_in(declaration: type[D], options: Mapping[str, object]) -> D:
+    """Of a command's options those of one declaration, to pass on."""
+    return cast(D, {name: options[name] for name in options_of(cast(Any, declaration))})
 
 
 def takes_options(declaration: type) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -19,6 +19,7 @@ from vitrail.cli import main
 from vitrail.errors import VitrailError
 from vitrail.inference.engine import Engine
 from vitrail.inference.predictor import Predictor
+from vitrail.model.encoder import Capture
 from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
 from vitrail.weights.familiarity.reference_vectors import fit_familiarity
 
@@ -157,3 +158,24 @@ def test_evaluate_counts_the_strangers(told: Callable[..., Path], tmp_path: Path
     silent = vitrail.load(path)
     silent.familiarity = None
     assert vitrail.evaluate(silent, data, bootstrap=0)["familiarity"] is None
+
+
+def test_a_picture_in_windows_is_the_mean_of_them(save: Callable[..., Path]) -> None:
+    checkpoint = vitrail.load(save(task="segment", head="mask_linear", pool="none"))
+    checkpoint.preprocessing = checkpoint.preprocessing.replace(resize="window", crop_fraction=1.0)
+    engine, pooled, windows = Engine.open(checkpoint), list[torch.Tensor](), list[torch.Tensor]()
+    image = engine.read(red(0).resize((64, 32)))
+    assert image.whole is not None
+    masks = engine.outputs([image], pooled=pooled)
+    forward = engine.forward
+
+    def keeping(images: torch.Tensor, capture: Capture | None = None) -> torch.Tensor:
+        capture = Capture()
+        outputs = forward(images, capture)
+        assert capture.pooled is not None
+        windows.extend(capture.pooled)
+        return outputs
+
+    engine.forward = keeping  # type: ignore[method-assign]
+    assert torch.equal(engine.outputs([image])[0], masks[0]) and len(windows) > 1
+    torch.testing.assert_close(pooled[0], torch.stack(windows).mean(0))

@@ -8,16 +8,20 @@ import torch
 from tests.training.choices.example_facts import facts
 from vitrail.errors import VitrailError
 from vitrail.model.presets import preset
+from vitrail.model.vit import ViT
 from vitrail.pretraining.choose_pretraining import (
     AUTO,
     batch_for_views,
     check_plain,
     choose_crops,
+    load_encoder,
     local_side,
     method_values,
 )
 from vitrail.pretraining.pretrainer import split_views, views_for
 from vitrail.training.settings import Settings
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.preprocessing import Preprocessing
 
 
 def settings(**values) -> Settings:
@@ -69,3 +73,12 @@ def test_parts_of_a_batch_have_all_views():
     views = [torch.arange(5), 10 + torch.arange(5)]
     parts = split_views(views, 2)
     assert [[view.tolist() for view in part] for part in parts] == [[[0, 1, 2], [10, 11, 12]], [[3, 4], [13, 14]]]
+
+
+@pytest.mark.parametrize(("image_size", "size"), [(None, (224, 224)), (32, (32, 32))])
+def test_a_large_model_goes_on_at_a_size_that_several_crops_allow(tmp_path, image_size, size):
+    file = tmp_path / "model.safetensors"
+    Checkpoint(ViT(preset("mu/16", image_size=256, classes=3)), Preprocessing(size=(256, 256))).save(file)
+    loaded = load_encoder(settings(model__start=str(file), model__image_size=image_size))
+    assert loaded.config.image_size == loaded.preprocessing.size == size
+    assert loaded.task == "embed" and loaded.config.classes == 0

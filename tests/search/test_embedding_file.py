@@ -41,7 +41,7 @@ def test_a_row_an_image(embedder: Embedder, pile: Path, tmp_path: Path) -> None:
     broken.write_bytes(b"no image")
     paths = images_of(pile)
     out = tmp_path / "emb.parquet"
-    summary = embed_to_file(embedder, lambda: paths, out, "the model")
+    summary = embed_to_file(embedder, paths, out, "the model")
     assert (summary.images, summary.unreadable, summary.kept) == (21, 1, 0)
     table = parquet.read_table(out)
     assert table.column_names == ["id", "path", "digest", "vector", "error"]
@@ -66,7 +66,7 @@ def test_a_row_an_image(embedder: Embedder, pile: Path, tmp_path: Path) -> None:
 
 def test_patches_have_a_grid(model_file: Path, pile: Path, tmp_path: Path) -> None:
     embedder = Embedder(model_file, what="patches")
-    embed_to_file(embedder, lambda: images_of(pile), tmp_path / "p.parquet", "m")
+    embed_to_file(embedder, images_of(pile), tmp_path / "p.parquet", "m")
     facts = read_facts(tmp_path / "p.parquet")
     assert facts.grid == (4, 4) and facts.width == 32
     read, _, _ = vitrail.read_vectors(tmp_path / "p.parquet")
@@ -78,7 +78,7 @@ def test_a_stopped_run_goes_on_to_the_very_bytes(
     embedder: Embedder, pile: Path, tmp_path: Path, stopped_at: int
 ) -> None:
     whole, out = tmp_path / "whole.parquet", tmp_path / "emb.parquet"
-    embed_to_file(embedder, lambda: images_of(pile), whole, "m")
+    embed_to_file(embedder, images_of(pile), whole, "m")
     seen = 0
 
     def stop(_: bool) -> None:
@@ -88,9 +88,9 @@ def test_a_stopped_run_goes_on_to_the_very_bytes(
             raise Stop
 
     with pytest.raises(Stop):
-        embed_to_file(embedder, lambda: images_of(pile), out, "m", stop)
+        embed_to_file(embedder, images_of(pile), out, "m", stop)
     assert not out.exists()
-    summary = embed_to_file(embedder, lambda: images_of(pile), out, "m")
+    summary = embed_to_file(embedder, images_of(pile), out, "m")
     assert summary.kept == (stopped_at - 1) // 4 * 4 and summary.images == 20
     assert out.read_bytes() == whole.read_bytes()
 
@@ -98,7 +98,7 @@ def test_a_stopped_run_goes_on_to_the_very_bytes(
 def stop_after(embedder: Embedder, pile: Path, out: Path, images: int) -> None:
     seen = iter(range(images))
     with pytest.raises(Stop):
-        embed_to_file(embedder, lambda: images_of(pile), out, "m", lambda _: next(seen, None) is None and _stop())
+        embed_to_file(embedder, images_of(pile), out, "m", lambda _: next(seen, None) is None and _stop())
 
 
 def _stop() -> None:
@@ -110,18 +110,18 @@ def test_what_no_longer_holds_is_made_again(embedder: Embedder, pile: Path, tmp_
     out = tmp_path / "emb.parquet"
     stop_after(embedder, pile, out, 13)
     other = Embedder(embedder.checkpoint, what="mean", batch_size=2)
-    assert embed_to_file(other, lambda: images_of(pile), out, "m").kept == 0
+    assert embed_to_file(other, images_of(pile), out, "m").kept == 0
     assert read_facts(out).what == "mean"
     stop_after(embedder, pile, out, 13)
     changed = Path(images_of(pile)[6])
     photo(99).save(changed)
     later = PartFolder(out).part(2).stat().st_mtime + 10
     os.utime(changed, (later, later))
-    assert embed_to_file(embedder, lambda: images_of(pile), out, "m").kept == 4
+    assert embed_to_file(embedder, images_of(pile), out, "m").kept == 4
     np.testing.assert_array_equal(vitrail.read_vectors(out)[0], embed_all(embedder, images_of(pile))[0])
     stop_after(embedder, pile, out, 13)
     photo(100).save(pile / "even" / "00.png")
-    assert embed_to_file(embedder, lambda: images_of(pile), out, "m").kept == 0
+    assert embed_to_file(embedder, images_of(pile), out, "m").kept == 0
     assert len(vitrail.read_vectors(out)[0]) == 21
 
 
@@ -130,9 +130,9 @@ def test_two_at_once_and_a_folder_are_refused(embedder: Embedder, pile: Path, tm
     parts = tmp_path / ".emb.parquet.parts"
     parts.mkdir()
     with FileLock(parts / "lock"), pytest.raises(VitrailError, match="another process is writing"):
-        embed_to_file(embedder, lambda: images_of(pile), out, "m")
+        embed_to_file(embedder, images_of(pile), out, "m")
     with pytest.raises(VitrailError, match="is a folder: give the name of a file"):
-        embed_to_file(embedder, lambda: images_of(pile), pile, "m")
+        embed_to_file(embedder, images_of(pile), pile, "m")
 
 
 def test_other_files_are_refused(pile: Path, tmp_path: Path) -> None:

@@ -84,3 +84,8 @@ def test_one_image_cannot_be_compared() -> None:
 def test_dense_tasks_are_refused_in_a_sentence() -> None:
     with pytest.raises(VitrailError, match="masks is for segmentation: one vector an image says nothing about places"):
         check_probeable(Dataset(Path("masks"), "masks", "segment", ("a",), ()))
+
+
+def test_one_class_measures_nothing() -> None:
+    with pytest.raises(VitrailError, match="photos has one class, a: .* give at least two"):
+        check_probeable(Dataset(Path("photos"), "folders", "classify", ("a",), ()))

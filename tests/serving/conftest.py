@@ -40,11 +40,15 @@ def checkpoint() -> Checkpoint:
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.normal_(0, 0.2)
-    made = Checkpoint(model, Preprocessing(size=config.image_size), "classify", LABELS)
-    engine, pooled = Engine.open(made, precision="fp32"), list[torch.Tensor]()
+    return with_familiarity(Checkpoint(model, Preprocessing(size=config.image_size), "classify", LABELS))
+
+
+def with_familiarity(checkpoint: Checkpoint) -> Checkpoint:
+    """The same, which is told what is familiar: faint red pictures."""
+    engine, pooled = Engine.open(checkpoint, precision="fp32"), list[torch.Tensor]()
     engine.outputs([engine.read(faint_red(seed)) for seed in range(60)], pooled=pooled)
-    made.familiarity = fit_familiarity(torch.stack(pooled[:30]), torch.stack(pooled[30:]))
-    return made
+    checkpoint.familiarity = fit_familiarity(torch.stack(pooled[:30]), torch.stack(pooled[30:]))
+    return checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import vitrail
 from tests.training.running import tiny_settings, write_pictures
 from tests.training.running import vitrail as command
 from tests.training.test_resume import assert_same, kill_after, rows
+from vitrail.cli import main
 from vitrail.commands.train import train
 from vitrail.errors import VitrailError
 from vitrail.training.settings import Settings
@@ -65,6 +66,9 @@ def test_hard_answers_are_learnt_by_a_token_of_their_own(
     assert taught["fingerprint"] in page and "a distillation token and a head of its own" in page
     names = load_file(hard / "model.safetensors").keys()
     assert not [name for name in names if "teacher" in name]
+    assert main(["info", str(hard / "model.safetensors")]) == 0
+    said = "".join(capsys.readouterr().out.split())  # lines are wrapped
+    assert f"taughtbyteacher{teacher},fingerprint{taught['fingerprint']},distillationhard" in said
     photo = str(folder / "data" / "dog" / "3.png")
     assert model.predict(photo)["label"] == "dog"
     vitrail.export(hard / "model.safetensors", tmp_path / "exported")

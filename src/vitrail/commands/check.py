@@ -11,8 +11,9 @@ from vitrail.commands.shared_options import DATA, MAX_PIXELS, DataOptions
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.option_types import whole_number
-from vitrail.options import Option, takes_options
+from vitrail.options import Option, options_in, takes_options
 from vitrail.progress import Progress, ProgressBar
+from vitrail.shards.shard_options import ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.data.checks.check_dataset import CheckReport
@@ -89,10 +90,13 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
             dense = DenseOptions(options["classes"], options["colours"], options["ignore"], options["pairs"])
             targets = options["targets"]
             dataset = read_dataset(data, layout=options["layout"], task=options["task"], targets=targets, dense=dense)
+        embedder = None
         if options["model"] is not None:
             from vitrail.search.labels.label_errors import check_labelled
+            from vitrail.search.pile.image_vectors import open_embedder
 
             check_labelled(dataset.task)  # before time is spent on the files
+            embedder = open_embedder(options["model"], options["embeddings"])
         report = check_dataset(
             dataset,
             fast=options["fast"],
@@ -101,24 +105,34 @@ def check(data: str | Path | Dataset, **options: Unpack[CheckOptions]) -> CheckR
             workers=options["workers"],
             progress=options["progress"] or bar.update,
         )
-    if options["model"] is None:
+    if embedder is None:
         return report
     from vitrail.search.labels.check_labels import with_label_errors
 
     with limit_decoding(options["max_pixels"]):
-        return with_label_errors(report, options["model"], options["embeddings"], options["quiet"])
+        return with_label_errors(report, embedder, options["embeddings"], options["quiet"])
 
 
-@takes_options(CheckOptions)
+class RunCheckOptions(CheckOptions, ShardOptions, total=False):
+    pass
+
+
+@takes_options(RunCheckOptions)
 def run_check(
     data: Annotated[str, Argument(DATA, "DATA")],
     json: Annotated[bool, Option("print JSON")] = False,
     page: Annotated[str | None, Option("write the findings as an HTML page with pictures", metavar="FILE")] = None,
-    out: Annotated[str | None, Option("write to this file what would be printed", metavar="FILE")] = None,
+    out: Annotated[
+        str | None,
+        Option(
+            "write to this file what would be printed; with a manifest: a folder, with the rows of each shard",
+            metavar="FILE",
+        ),
+    ] = None,
     label_errors: Annotated[
         str | None, Option("with --model: write all labels as a table, the most suspicious first", metavar="FILE.csv")
     ] = None,
-    **options: Unpack[CheckOptions],
+    **options: Unpack[RunCheckOptions],
 ) -> int:
     """Looks at every image, mask and box: broken files, copies, conflicting labels, rotated photos, odd sizes,
     imbalance. The exit code is 1 where something would spoil training.
@@ -131,7 +145,10 @@ def run_check(
 
     if label_errors is not None and options["model"] is None:
         raise VitrailError("--label-errors needs a model to look with: give --model")
-    report = check(data, **options)
+    sharding = options_in(ShardOptions, options)
+    if (manifest := manifest_of([data], out, sharding)) is not None and out is not None:
+        return _check_shards(manifest, out, sharding, options, json)
+    report = check(data, **options_in(CheckOptions, options))
     text = dumps(report.to_dict(), indent=2) if json else harmless(str(report))
     if out is None:
         print_text(text)
@@ -150,3 +167,21 @@ def run_check(
         if not json or out is not None:
             print_text(f"wrote {label_errors}")
     return report.exit_code
+
+
+def _check_shards(manifest: str, out: str, sharding: ShardOptions, options: CheckOptions, json: bool) -> int:
+    """A row an image in the outputs of the shards, and what they say together."""
+    import sys
+    from json import dumps
+
+    from vitrail.shards.check_summary import summarise
+    from vitrail.shards.jobs.check_job import CheckJob
+    from vitrail.shards.run_job import run_job
+    from vitrail.terminal import print_text
+
+    job = CheckJob(options["fast"], options["max_pixels"], options["workers"])
+    result = run_job(job, manifest, out, sharding)
+    print(result.in_words(), file=sys.stderr)
+    summary = summarise(result)
+    print_text(dumps(summary.to_dict(), indent=2) if json else str(summary))
+    return summary.exit_code

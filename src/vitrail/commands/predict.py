@@ -6,26 +6,30 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Unpack
 
+from vitrail.commands.many_images.on_shards import run_on_shards
 from vitrail.commands.shared_options import MAX_PIXELS, MODEL
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count
-from vitrail.options import Option, takes_options
+from vitrail.options import Option, options_in, takes_options
 from vitrail.progress import ProgressBar
+from vitrail.shards.shard_options import ModelShardOptions, ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.inference.backends.backend import Backend
     from vitrail.inference.engine import Engine
     from vitrail.inference.output.writers import Write
     from vitrail.inference.predictor import Predictor
+    from vitrail.shards.jobs.predict_job import PredictJob
 
 IMAGES = "files, folders (all images in them), or - for paths on standard input, one a line"
+IMAGES_OR_MANIFEST = IMAGES.replace(", or -", ", a manifest, or -")
 
 
-class PredictOptions(AnsweringOptions, total=False):
+class PredictOptions(AnsweringOptions, ModelShardOptions, total=False):
     unknown: Annotated[
         bool,
         Option(
@@ -38,14 +42,18 @@ class PredictOptions(AnsweringOptions, total=False):
 @takes_options(PredictOptions)
 def run_predict(
     model: Annotated[str, Argument(MODEL, "MODEL")],
-    images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
+    images: Annotated[Sequence[str], Argument(IMAGES_OR_MANIFEST, "IMAGES...", several=True)],
     top: Annotated[int, Option("answers an image", metavar="N", parse=count)] = 5,
     json: Annotated[
         str | None, Option("write a JSON list instead; -: JSON lines on standard output", metavar="FILE")
     ] = None,
     csv: Annotated[str | None, Option("write a table instead; -: on standard output", metavar="FILE")] = None,
     out: Annotated[
-        str | None, Option("masks, overlays or boxes as pictures, and a JSON file about all", metavar="DIR")
+        str | None,
+        Option(
+            "masks, overlays or boxes as pictures, and a JSON file about all; with a manifest: JSON lines a shard",
+            metavar="DIR",
+        ),
     ] = None,
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
     **options: Unpack[PredictOptions],
@@ -56,14 +64,20 @@ def run_predict(
     from vitrail.images.decode_limits import limit_decoding
     from vitrail.inference.image_processor import clipped_note
     from vitrail.inference.output.writers import STDOUT
-    from vitrail.inference.sources import STDIN, expand
+    from vitrail.inference.sources import STDIN, at_hand, expand_manifests
 
-    if str(json) == str(csv) == STDOUT:
-        raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
-    if [str(image) for image in images].count(STDIN) > 1:
-        raise VitrailError("'-' is standard input, which can be read once: name it once")
-    running = cast("AnsweringOptions", {name: value for name, value in options.items() if name != "unknown"})
-    predictor = _predictor(model, images, running)
+    running, sharding = options_in(AnsweringOptions, options), options_in(ShardOptions, options)
+    _check_streams(images, json, csv)
+    if _measures(running) and running["calibration"] is None and STDIN not in map(str, images):
+        running["calibration"] = at_hand(images)
+    if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None and out is not None:
+        from vitrail.shards.jobs.predict_job import PredictJob
+
+        job = _shard_job(
+            PredictJob(model, running, top, options["unknown"], options["threads"], max_pixels), out, json, csv
+        )
+        return run_on_shards(job, manifest, out, sharding)
+    predictor = _predictor(model, running)
     task = predictor.engine.task
     unreadable = clipped = 0
     quiet = STDOUT in (str(json), str(csv)) or (json is None and csv is None)  # the rows themselves show the progress
@@ -75,7 +89,7 @@ def run_predict(
 
             writes.append(stack.enter_context(pictures_in(out, task)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
-        predictions = predictor.predict(expand(images), top, unknown=options["unknown"])
+        predictions = predictor.predict(expand_manifests(images), top, unknown=options["unknown"])
         for prediction in stack.enter_context(contextlib.closing(predictions)):
             unreadable += prediction.error is not None
             clipped += prediction.clipped
@@ -88,18 +102,18 @@ def run_predict(
     return 1 if unreadable or not bar.done else 0
 
 
-def _predictor(model: str, images: Sequence[str], options: AnsweringOptions) -> Predictor:
+def _measures(options: AnsweringOptions) -> bool:
+    return options["engine"] != "torch" or options["merge_tokens"] != 0
+
+
+def _predictor(model: str, options: AnsweringOptions) -> Predictor:
     """With a graph that an earlier start left, torch is not imported: that takes longer than all else."""
     from vitrail.inference.cached_start.cached_engine import open_cached
     from vitrail.inference.cached_start.start_record import file_identity
     from vitrail.inference.predictor import Predictor
-    from vitrail.inference.prefetch import Pause
-    from vitrail.inference.sources import STDIN, expand
 
-    if options["engine"] == "torch" and options["merge_tokens"] == 0:  # nothing to measure, and nothing to remember
+    if not _measures(options):  # nothing to remember
         return Predictor(model, **options)
-    if options["calibration"] is None and STDIN not in map(str, images):
-        options["calibration"] = [path for path in expand(images) if not isinstance(path, Pause)]
     cached = open_cached(model, options)
     if cached is not None:
         return Predictor.of_cached(cached, options["workers"])
@@ -109,6 +123,22 @@ def _predictor(model: str, images: Sequence[str], options: AnsweringOptions) -> 
     predictor = Predictor(model, **options)
     remember_start(predictor.engine, options, before)
     return predictor
+
+
+def _check_streams(images: Sequence[str], json: str | None, csv: str | None) -> None:
+    from vitrail.inference.output.writers import STDOUT
+    from vitrail.inference.sources import STDIN
+
+    if str(json) == str(csv) == STDOUT:
+        raise VitrailError("--json - and --csv - would both write to standard output: give one of them a file")
+    if [str(image) for image in images].count(STDIN) > 1:
+        raise VitrailError("'-' is standard input, which can be read once: name it once")
+
+
+def _shard_job(job: PredictJob, out: str, json: str | None, csv: str | None) -> PredictJob:
+    if json is not None or csv is not None:
+        raise VitrailError(f"rows of a manifest go to {out}: vitrail merge {out} --out FILE makes one file of them")
+    return job
 
 
 def _outlets(stack: contextlib.ExitStack, engine: Engine, top: int, json: str | None, csv: str | None) -> list[Write]:

@@ -111,6 +111,8 @@ def _click_option(name: str, option: Option, required: bool) -> click.Option:
         completes = "dir" if option.metavar in ("DIR", "RUN") else "file" if "FILE" in option.metavar else ""
         kind = ParsedText(option.parse, completes)
     metavar = option.metavar or None
+    if option.alone:
+        return click.Option(names, type=kind, metavar=metavar, is_flag=False, flag_value=option.alone, help=text)
     return click.Option(names, type=kind, metavar=metavar, multiple=option.several, help=text, required=required)
 
 

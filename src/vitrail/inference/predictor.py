@@ -16,6 +16,7 @@ from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.image_processor import ModelInput
 from vitrail.inference.prefetch import Pause, batched, prefetch
 from vitrail.inference.read_source import Source
+from vitrail.inference.read_source import name_of as name_of  # who writes rows names them as errors do
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.options import takes_options
 
@@ -154,8 +155,3 @@ def numbered(sources: Iterable[Source | Pause]) -> Iterator[Numbered | Pause]:
         else:
             number += 1
             yield number, source
-
-
-def name_of(source: Source) -> str:
-    """What a row calls its image: the path as it was given."""
-    return str(source) if isinstance(source, str | Path) else "the image"

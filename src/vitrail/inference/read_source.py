@@ -1,4 +1,5 @@
-"""One source, whatever holds it (a path, bytes, a Pillow image, an array), as the pixels that the model takes."""
+"""One source, whatever holds it (a path, bytes, a Pillow image, an array, an address in a manifest), as the pixels that
+the model takes."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from vitrail.errors import VitrailError
 from vitrail.images.channels import from_array, from_pillow
 from vitrail.images.decode import read_image
 from vitrail.images.decode_limits import decode_limits
+from vitrail.images.stored_image import StoredImage
 from vitrail.images.unreadable import UnreadableImage, as_sentences
 from vitrail.weights.preprocessing import Preprocessing
 
-Source: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any]
-SOURCES = (str, Path, bytes, Image.Image, np.ndarray)
+Source: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any] | StoredImage
+SOURCES = (str, Path, bytes, Image.Image, np.ndarray, StoredImage)
 
 _LOADING = threading.Lock()  # Pillow reads a file on first use, and two threads may have been given one image
 
@@ -35,8 +37,15 @@ def read_source(
     picture = read_picture(source, preprocessing.channels, name, target, preprocessing.bits)
     height, width = picture.shape[:2]
     if resized_pixels(height, width, preprocessing) > decode_limits().pixels:
-        raise strip_error(str(source) if isinstance(source, str | Path) else name, (height, width), preprocessing)
+        raise strip_error(name_of(source, name), (height, width), preprocessing)
     return prepare(picture, preprocessing)
+
+
+def name_of(source: Source, otherwise: str = "the image") -> str:
+    """What a row or an error calls a source: its path as it was given, its name in a manifest, or `otherwise`."""
+    if isinstance(source, StoredImage):
+        return source.name
+    return str(source) if isinstance(source, str | Path) else otherwise
 
 
 def strip_error(name: str, size: tuple[int, int], preprocessing: Preprocessing) -> UnreadableImage:
@@ -59,6 +68,8 @@ def read_picture(
     bits: in use of an image with more than 8; None: its own range decides."""
     if isinstance(source, str | Path):
         return read_image(source, channels, target=target, bits=bits)
+    if isinstance(source, StoredImage):
+        return _from_bytes(source.read(), channels, source.name, target, bits)
     if isinstance(source, bytes):
         return _from_bytes(source, channels, name, target, bits)
     if isinstance(source, Image.Image):

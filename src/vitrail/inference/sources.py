@@ -1,4 +1,4 @@
-"""The images that a command line names: files, folders, and `-` for paths on standard input, one a line."""
+"""The images that a command line names: files, folders, manifests, and `-` for paths on standard input, one a line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from vitrail.data.manifest.manifest_file import is_manifest, open_manifest
 from vitrail.errors import VitrailError
 from vitrail.images.listing import is_image, scan
+from vitrail.images.stored_image import StoredImage
 from vitrail.inference.prefetch import PAUSE, Pause
-from vitrail.text import natural, nfc
+from vitrail.text import natural, nfc, shown
 
 STDIN = "-"
 PATIENCE = 0.2  # seconds without a new line after which those that came are answered
@@ -28,8 +30,39 @@ def expand(arguments: Iterable[str | Path], stdin: int = 0) -> Iterator[str | Pa
         if str(argument) == STDIN:
             for line in lines_of(stdin):
                 yield from [line] if isinstance(line, Pause) else images_of(line)
+        elif is_manifest(argument):
+            raise VitrailError(f"{shown(argument)} is a manifest, which this command does not take: give its folder")
         else:
             yield from images_of(argument)
+
+
+def expand_manifests(arguments: Iterable[str | Path], stdin: int = 0) -> Iterator[str | Path | StoredImage | Pause]:
+    """The same, and the images of manifests."""
+    for argument in arguments:
+        stored = str(argument) != STDIN and is_manifest(argument)
+        yield from images_of_manifest(argument) if stored else expand([argument], stdin)
+
+
+def images_of_manifest(path: str | Path) -> Iterator[StoredImage | Pause]:
+    """The images of a manifest, a shard at a time. After each a pause: a batch does not reach over the end of a shard,
+    so that answers are those of the shard by itself, to the last bit."""
+    manifest = open_manifest(path)
+    manifest.check_root()
+    for shard in manifest.shards:
+        yield from manifest.images_of(shard)
+        yield PAUSE
+
+
+def at_hand(arguments: Iterable[str | Path]) -> list[str | Path | StoredImage]:
+    """The same as a list, to take some of; of a manifest the first shard, for nobody has memory for all."""
+    sources: list[str | Path | StoredImage] = []
+    for argument in arguments:
+        if is_manifest(argument):
+            manifest = open_manifest(argument)
+            sources += manifest.images_of(manifest.shards[0])
+        else:
+            sources += images_of(argument)
+    return sources
 
 
 def images_of(path: str | Path) -> Sequence[str | Path]:

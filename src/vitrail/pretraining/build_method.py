@@ -11,17 +11,21 @@ from vitrail.pretraining.methods.method import Method
 from vitrail.pretraining.methods.self_distillation import SelfDistillation
 from vitrail.pretraining.methods.simdino_loss import SimDINOLoss
 from vitrail.training.settings import Settings
-from vitrail.training.teacher import load_teacher
+from vitrail.training.teacher import Teacher
 from vitrail.weights.preprocessing import Preprocessing
 
+BOTTLENECK_SHARE = 8  # of the head's width, as the paper has it: 2048 and 256
 
-def build_method(settings: Settings, student: ViT, preprocessing: Preprocessing, world: int) -> Method:
-    """preprocessing: how the student is shown images. world: processes that share a batch."""
+
+def build_method(
+    settings: Settings, student: ViT, preprocessing: Preprocessing, world: int, teacher: Teacher | None
+) -> Method:
+    """preprocessing: how the student is shown images. world: processes that share a batch. teacher: for "features"."""
     pretrain, width = settings.pretrain, student.config.pooled_width
     assert pretrain.hidden is not None and pretrain.outputs is not None
     momentum = (pretrain.momentum, 1.0 if pretrain.momentum_end is None else pretrain.momentum_end)
     if pretrain.method == "dino":
-        head = DINOHead(width, pretrain.outputs, pretrain.hidden)
+        head = DINOHead(width, pretrain.outputs, pretrain.hidden, pretrain.hidden // BOTTLENECK_SHARE)
         loss = DINOLoss(pretrain.outputs, pretrain.student_temperature, pretrain.centre_momentum)
         return SelfDistillation(student, head, loss, momentum, pretrain.teacher_temperature)
     if pretrain.method == "simdino":
@@ -30,5 +34,5 @@ def build_method(settings: Settings, student: ViT, preprocessing: Preprocessing,
         return SelfDistillation(student, projection, coding_rate, momentum)
     if pretrain.method == "mae":
         return MaskedAutoencoder(student, pretrain.mask)
-    assert pretrain.teacher is not None
-    return FeatureDistillation(student, preprocessing, load_teacher(pretrain.teacher))
+    assert teacher is not None
+    return FeatureDistillation(student, preprocessing, teacher)

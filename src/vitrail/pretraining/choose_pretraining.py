@@ -22,14 +22,17 @@ from vitrail.training.choices.model_choice import PHOTO, SMALL, Choice, choose_m
 from vitrail.training.choices.recipe_choice import choose_optimizer
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
-from vitrail.weights.adapt import without_head
+from vitrail.weights.adapt import adapt, without_head
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
 
 AUTO = "simdino"
+SMALL_WIDTH = 192  # up to which a network has a small head
 HEADLESS = {"classes": 0, "head": "linear", "queries": 0, "head_depth": 0}
-MOMENTUM = 0.9  # of simdino's teacher, all the time: what does not collapse need not wait for a slow teacher
+MOMENTUM = 0.9  # of simdino's teacher at the start: what does not collapse need not wait for a slow teacher
+LARGEST = 224  # pixels a side of a model that is gone on from, unless set: several crops of 518 px would take long
+DINO_RATE = 1e-3  # of AdamW in batches of 256
 CONTINUED_RATE = 2e-4  # of AdamW in batches of 256, where good weights are to be changed a little
 METHOD_WORDS = {
     "dino": "DINO: a student follows the mean of itself over {crops} crops of an image, {outputs} prototypes",
@@ -49,6 +52,9 @@ def load_encoder(settings: Settings) -> Checkpoint | None:
     torch.manual_seed(train.seed)
     extra: dict[str, Any] = {"drop_path": train.drop_path or 0.0, "dropout": train.dropout}
     loaded = load(model.start, channels=model.channels, image_size=model.image_size, **extra)
+    if model.image_size is None and max(loaded.config.image_size) > LARGEST:
+        down, across = loaded.config.patch_size
+        loaded = adapt(loaded, image_size=(LARGEST // down * down, LARGEST // across * across))
     return without_head(loaded, "mean" if loaded.config.pool == "none" else None)
 
 
@@ -66,11 +72,20 @@ def choose_pretraining(run: Run, pile: PileData, loaded: Checkpoint | None) -> C
         config = config_of(choice.settings, HEADLESS)
     check_plain(config)
     settings = choose_crops(choice.settings, config)
+    if settings.pretrain.method == "dino" and loaded is None:
+        settings = settings.where_unset(dino_rates(settings))
     every_patch = settings.pretrain.method in ("mae", "features")
     settings = choose_optimizer(settings, False, every_patch)
     check_sharing(settings.train, run.processes.world, False)
     check_network(settings, config)
     return Choice(settings, (*choice.reasons, method_reason(settings)))
+
+
+def dino_rates(settings: Settings) -> dict[str, Any]:
+    """AdamW at the paper's rate, twice as high: Muon's first steps moved all images onto one prototype before the
+    centre could follow."""
+    assert settings.train.batch_size is not None
+    return {"train.optimizer": "adamw", "train.lr": DINO_RATE * (min(settings.train.batch_size, 1024) / 256) ** 0.5}
 
 
 def method_values(settings: Settings) -> dict[str, Any]:
@@ -85,9 +100,11 @@ def method_values(settings: Settings) -> dict[str, Any]:
 
 def _from_scratch(settings: Settings, facts: Facts) -> Choice:
     settings = settings.where_unset({"model.resize": "crop"})
-    if settings.model.model is None:
-        settings = settings.where_unset({"model.pool": "cls"})  # whose attention shows what a picture is about
     size = settings.model.image_size or min(PHOTO, facts.height, facts.width)
+    if settings.model.model is None:
+        # the attention of [CLS] shows what a photo is about; of small pictures there is little to show, and training
+        # from scratch has the mean of the patches
+        settings = settings.where_unset({"model.pool": "mean" if size <= SMALL else "cls"})
     return choose_model(settings.where_unset({"train.batch_size": batch_for_views(facts, size)}), facts)
 
 
@@ -122,7 +139,7 @@ def choose_crops(settings: Settings, config: EncoderConfig) -> Settings:
     method, small = settings.pretrain.method, max(config.image_size) <= SMALL
     crops = method in ("dino", "simdino")
     if method == "simdino":
-        settings = settings.where_unset({"pretrain.momentum": MOMENTUM, "pretrain.momentum_end": MOMENTUM})
+        settings = settings.where_unset({"pretrain.momentum": MOMENTUM})
     return settings.where_unset(
         {
             "augment.flip": "horizontal",
@@ -130,10 +147,17 @@ def choose_crops(settings: Settings, config: EncoderConfig) -> Settings:
             "pretrain.local_crops": 6 if crops else 0,
             "pretrain.local_area": 0.3 if small else 0.4,
             "pretrain.local_size": local_side(config),
-            "pretrain.hidden": 512 if config.width <= 192 else 2048,
-            "pretrain.outputs": 2048 if method == "dino" else 128 if config.width <= 192 else 256,
+            "pretrain.hidden": 512 if config.width <= SMALL_WIDTH else 2048,
+            "pretrain.outputs": outputs_for(method, config.width),
         }
     )
+
+
+def outputs_for(method: str | None, width: int) -> int:
+    """Prototypes, or dimensions of the coding rate; fewer for small networks, which see few images."""
+    if method == "dino":
+        return 1024 if width <= SMALL_WIDTH else 8192
+    return 128 if width <= SMALL_WIDTH else 256
 
 
 def local_side(config: EncoderConfig) -> int:

@@ -26,12 +26,12 @@ MEANINGS = {
     ENTROPY: "of the teacher's answer about an image, as a share of ln K: 0 is one prototype, 1 is all alike",
     PROTOTYPES: "how many prototypes the answers about all images are spread over",
 }
-RESTS = 0.01  # of ln K: a loss that near to it has learnt nothing
+RESTS = 0.02  # of ln K: a loss that near to it has learnt nothing
 LOW_RANK = 2.0  # directions: fewer are a collapse whatever they were before
 FALLEN = 0.4  # of the highest rank so far
-ENDS = (0.005, 0.98)  # of the entropy
+ENDS = (0.005, 0.95)  # of the entropy
 STALLED = 0.001  # of the loss: less than that over half of the run is none
-EARLY = 0.15  # of the steps, before which nothing is said
+EARLY = 0.2  # of the steps, before which nothing is said
 
 
 class Concern(NamedTuple):
@@ -103,7 +103,7 @@ def _resting(losses: Sequence[Mapping[str, Any]], resting_loss: float | None) ->
     return Concern(
         "resting",
         f"the loss rests at ln K = {resting_loss:.2f}: the teacher says the same of every image, so nothing is learnt; "
-        "start again with --method simdino, or with pretrain.teacher_temperature = 0.02 and a smaller pretrain.outputs",
+        "start again with --method simdino, or with pretrain.teacher_temperature = 0.02, or for longer",
     )
 
 

@@ -30,6 +30,7 @@ from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import rates_of, sampler_of
 from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages
+from vitrail.training.teacher import Teacher
 from vitrail.training.train_step import Trainer, draw_tokens, gradients_stay_local, update_weights
 from vitrail.training.validate import HeldOutImages, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
@@ -132,13 +133,20 @@ class Pretrainer(Trainer):
         return find_concerns(history, steps, self.method.resting_loss, self.settings.pretrain.method)
 
 
-def build_pretrainer(run: Run, settings: Settings, images: TrainingImages, start: Checkpoint, steps: int) -> Pretrainer:
-    """Ready for the first step. The start is copied, so it can be built from again."""
+def build_pretrainer(
+    run: Run,
+    settings: Settings,
+    images: TrainingImages,
+    start: Checkpoint,
+    steps: int,
+    teacher: Teacher | None = None,
+) -> Pretrainer:
+    """Ready for the first step. The start is copied, so it can be built from again. teacher: of method features."""
     processes, train = run.processes, settings.train
     torch.manual_seed(train.seed)
     encoder = copy.deepcopy(start.vit).train()
     encoder.checkpointing = train.checkpointing
-    method = build_method(settings, encoder, images.preprocessing, processes.world).to(processes.device)
+    method = build_method(settings, encoder, images.preprocessing, processes.world, teacher).to(processes.device)
     items = images.data.train
     order = permutation(train.seed, 0, len(items))[: BANK * QUICK_IMAGES].tolist()
     held_out = images.held_out["val"]

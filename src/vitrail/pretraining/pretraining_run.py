@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ from vitrail.training.stages.build_model import fit_to_images
 from vitrail.training.stages.build_trainer import restore_state
 from vitrail.training.stages.decode_images import TrainingImages, decode_images
 from vitrail.training.stages.finish_run import images_in_time
+from vitrail.training.stages.keep_calibration import keep_calibration
 from vitrail.training.stages.make_plan import Learning, make_plan
 from vitrail.training.stages.read_data import make_task
+from vitrail.training.teacher import load_teacher
 from vitrail.training.training_run import readable_errors
 from vitrail.weights.checkpoint import Checkpoint
-
-LEARNING = Learning(build_pretrainer, complete_recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +74,18 @@ def pretrain(
         with readable_errors(run, run.settings):
             loaded = load_encoder(run.settings)
             choice = choose_pretraining(run, pile, loaded)
+            name = choice.settings.pretrain.teacher
+            teacher = None if name is None else load_teacher(name)
         with readable_errors(run, choice.settings):
             start = build_encoder(choice.settings, loaded)
             task = make_task(pile, choice.settings)
             images = decode_images(run, choice.settings, pile, task, start)
+            keep_calibration(run, images)
             start = fit_to_images(start, images)
-            planned = make_plan(run, images, start, choice.reasons, LEARNING)
+            build = partial(build_pretrainer, teacher=teacher)
+            planned = make_plan(run, images, start, choice.reasons, Learning(build, complete_recipe))
             images = replace(images, quick_images=planned.plan.quick_images)
-            trainer = build_pretrainer(run, planned.settings, images, start, planned.plan.steps)
+            trainer = build(run, planned.settings, images, start, planned.plan.steps)
             state = restore_state(run, trainer, planned.plan)
             if run.processes.is_main:
                 forget_attention_after(run.folder.path, state.step)

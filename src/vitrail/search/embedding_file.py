@@ -98,14 +98,14 @@ class PartFolder:
 
 def embed_to_file(
     embedder: Embedder,
-    images: Callable[[], Iterable[ImagePath | Pause]],
+    images: Iterable[ImagePath | Pause],
     out: str | Path,
     model: str,
     progress: Callable[[bool], None] = lambda unreadable: None,
 ) -> EmbedSummary:
     """Embed images into a Parquet file, going on from the parts of an earlier run of the same model and images.
 
-    images: called once, gives their paths. model: its name, for the file. progress: is called after each image.
+    model: its name, for the file. progress: is called after each image, with whether it could not be read.
     """
     import_pyarrow()
     folder = PartFolder(Path(out))
@@ -115,8 +115,7 @@ def embed_to_file(
     size = embedder.engine.batch_size
     rows_a_part = -(-min(PART_ROWS, max(1, PART_NUMBERS // facts.numbers)) // size) * size
     with folder.locked():
-        sources = iter(images())
-        kept, sources = _skip_kept(folder, facts, sources)
+        kept, sources = _skip_kept(folder, facts, iter(images))
         number, count, unreadable = len(kept), sum(rows for rows, _ in kept), sum(errors for _, errors in kept)
         before = count
         with contextlib.closing(_rows(embedder, sources, count)) as rows:

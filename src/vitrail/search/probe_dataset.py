@@ -64,8 +64,13 @@ class Fold:
 
 
 def check_probeable(dataset: Dataset) -> None:
-    """Refuse data of dense tasks, which have no target for a whole image."""
+    """Refuse data of dense tasks, which have no target for a whole image, and data of one class."""
     task = task_class(dataset.task)
+    if task.one_class_each and len(dataset.labels) < 2:
+        raise VitrailError(
+            f"{shown(dataset.table or dataset.root)} has one class, {', '.join(map(shown, dataset.labels))}: "
+            "features are measured by how they tell classes apart, so give at least two"
+        )
     if task.dense:
         raise VitrailError(
             f"{shown(dataset.table or dataset.root)} is for {task.title}: one vector an image says nothing about "

@@ -12,7 +12,7 @@ from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ModelInput, Pixels
 from vitrail.search.embeddings import Embedder, Vectors, normalised
 from vitrail.search.index.image_index import ImageIndex, Neighbour
-from vitrail.search.index.manifest import read_manifest
+from vitrail.search.index.index_manifest import read_manifest
 from vitrail.text import shown
 
 

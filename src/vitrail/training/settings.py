@@ -275,7 +275,7 @@ class Pretrain(Section):
         -1.0, "of the teacher at the start; not set: 0.996, less in short runs; simdino: 0.9", low=0, high=1
     )
     momentum_end: float | None = optional(
-        -1.0, "of the teacher at the end; not set: 1, where it stands still; simdino: 0.9", low=0, high=1
+        -1.0, "of the teacher at the end; not set: 1, where it stands still", low=0, high=1
     )
     teacher_temperature: float = setting(0.04, "dino: of the teacher after its warm-up; lower is sharper", low=0.001)
     student_temperature: float = setting(0.1, "dino: of the student", low=0.001)

@@ -115,16 +115,17 @@ def outputs_of(
 
 
 def pooled_features(
-    network: nn.Module, images: HeldOutImages, indices: Sequence[int], seconds: float, precision: str
+    network: nn.Module, images: HeldOutImages, indices: Sequence[int], seconds: float, precision: str, least: int = 1
 ) -> Tensor:
-    """(M, D): what the head reads of the first M of these images, as many as so many seconds suffice for."""
+    """(M, D): what the head reads of the first M of these images, as many as so many seconds suffice for, but at least
+    so many."""
     ends = time.monotonic() + seconds
     features: list[Tensor] = []
     with evaluation_engine(network, images, precision=precision) as engine:
         for start in range(0, len(indices), images.batch_size):
             for _ in engine.run(images.take(indices[start : start + images.batch_size]), features):
                 pass
-            if time.monotonic() > ends:
+            if time.monotonic() > ends and len(features) >= least:
                 break
     return torch.stack(features) if features else torch.empty(0, engine.checkpoint.config.pooled_width)
 

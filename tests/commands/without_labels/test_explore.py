@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,8 +38,6 @@ def test_json_is_what_python_gives(save: Callable[..., Path], photos: Path, caps
 
 
 def test_a_pile_needs_no_labels(save: Callable[..., Path], tmp_path: Path, picture: Callable[..., Image.Image]) -> None:
-    for number in range(12):
-        picture(number).save(tmp_path / f"{number}.png")
     (tmp_path / "pile").mkdir()
     for number in range(12):
         picture(number).save(tmp_path / "pile" / f"{number}.png")
@@ -46,6 +45,15 @@ def test_a_pile_needs_no_labels(save: Callable[..., Path], tmp_path: Path, pictu
     found = vitrail.explore(save(), tmp_path / "pile")
     assert len(found.pile.paths) == 13 and found.pile.classes is None
     assert {found.name(place) for place in found.near_duplicates[0]} == {"3.png", "again.png"}
+
+
+def test_images_beside_class_folders_are_not_passed_over(
+    save: Callable[..., Path], photos: Path, picture: Callable[..., Image.Image]
+) -> None:
+    assert vitrail.explore(save(), photos).pile.labels == ("cat", "dog")
+    picture(99).save(photos / "loose.png")
+    found = vitrail.explore(save(), photos)
+    assert len(found.pile.paths) == 13 and found.pile.classes is None
 
 
 def test_vectors_of_a_file_are_not_computed_again(
@@ -56,6 +64,21 @@ def test_vectors_of_a_file_are_not_computed_again(
     monkeypatch.setattr("vitrail.search.embeddings.Embedder.embed", lambda self, sources: iter(()))
     kept = vitrail.explore(save(), photos, embeddings=tmp_path / "emb.parquet")
     assert kept.to_dict() == computed.to_dict()
+
+
+def test_images_that_changed_since_are_computed(
+    save: Callable[..., Path], photos: Path, tmp_path: Path, picture: Callable[..., Image.Image]
+) -> None:
+    before = vitrail.explore(save(), photos)
+    vitrail.embed(save(), photos, tmp_path / "emb.parquet")
+    changed = before.pile.paths[4]
+    picture(77).save(changed)
+    later = (tmp_path / "emb.parquet").stat().st_mtime + 10
+    os.utime(changed, (later, later))
+    before.pile.paths[5].unlink()
+    found = vitrail.explore(save(), photos, embeddings=tmp_path / "emb.parquet")
+    assert found.distance[4] == pytest.approx(vitrail.explore(save(), photos).distance[4], abs=1e-5)
+    assert found.distance[4] != pytest.approx(before.distance[4], abs=1e-5) and len(found.pile.paths) == 11
 
 
 def test_vectors_of_another_model_are_refused(

@@ -26,7 +26,7 @@ def test_a_schedule_without_steps_is_at_its_end():
     assert cosine(0, 0, 0.9, 1.0) == pytest.approx(0.9) and linear(1, 0, 0.04, 0.07) == 0.07
 
 
-@pytest.mark.parametrize(("steps", "momentum"), [(10, 0.9), (2500, 0.98), (12_500, 0.996), (10**6, 0.996)])
+@pytest.mark.parametrize(("steps", "momentum"), [(10, 0.98), (5000, 0.99), (12_500, 0.996), (10**6, 0.996)])
 def test_a_short_run_has_a_teacher_with_a_short_memory(steps, momentum):
-    """The memory is a fiftieth of the run: 50 of 2500 steps are a momentum of 1 - 1/50."""
+    """The memory is a fiftieth of the run: 100 of 5000 steps are a momentum of 1 - 1/100."""
     assert first_momentum(steps) == pytest.approx(momentum)

@@ -169,6 +169,23 @@ def test_it_goes_by_keyboard(opened: Page) -> None:
     assert opened.get_by_role("status").inner_text() == "Nothing is selected."
 
 
+def test_two_fingers_zoom(opened: Page) -> None:
+    """Pointer events as a touch screen sends them: one finger rests, the other doubles its distance."""
+    before = screen_places(opened)
+    script = """([first, second, moved]) => {
+      const map = document.getElementById("map");
+      map.setPointerCapture = () => {};
+      const send = (type, pointerId, [clientX, clientY]) =>
+        map.dispatchEvent(new PointerEvent(type, { pointerId, clientX, clientY, pointerType: "touch" }));
+      send("pointerdown", 11, first); send("pointerdown", 12, second); send("pointermove", 12, moved);
+      send("pointerup", 11, first); send("pointerup", 12, moved);
+      draw();
+    }"""
+    opened.evaluate(script, [[500, 500], [550, 500], [600, 500]])
+    assert np.ptp(screen_places(opened), axis=0) == pytest.approx(2 * np.ptp(before, axis=0), rel=0.01)
+    assert opened.get_by_role("status").inner_text().startswith("Nothing is selected")
+
+
 def test_lists_select_and_point_at_the_map(opened: Page, found: Exploration) -> None:
     opened.get_by_role("button", name="Select Cluster 1").click()
     assert len(opened.get_by_label("Files", exact=True).input_value().splitlines()) == len(found.members(0))

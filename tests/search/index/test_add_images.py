@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.image_files import photo
+from vitrail.inference.prefetch import PAUSE, Pause
 from vitrail.inference.sources import images_of
 from vitrail.search.embeddings import Embedder, embed_all
 from vitrail.search.index import add_images as adding
 from vitrail.search.index.add_images import AddSummary, add_images, remove_images
 from vitrail.search.index.image_index import ImageIndex
 from vitrail.search.index.index_writer import writing_index
-from vitrail.search.vector_file import VectorFacts
+from vitrail.search.vector_file import VectorFacts, file_digest
 
 pytest.importorskip("pyarrow")
 
@@ -74,6 +76,18 @@ def test_two_new_files_of_one_content_and_a_file_that_becomes_a_copy(add, idx: P
     assert len(ImageIndex(idx)) == 19 and "2.png" not in names(idx)
 
 
+@pytest.mark.parametrize("copy", ["0 copy.png", "zz copy.png"])
+def test_a_copy_stays_when_the_first_of_them_changes(add, idx: Path, pile: Path, copy: str) -> None:  # type: ignore[no-untyped-def]
+    """Whichever of the two is met first; found by killing (benchmarks/search.py)."""
+    add(pile)
+    shutil.copy(pile / "odd" / "1.png", pile / "odd" / copy)
+    photo(100).save(pile / "odd" / "1.png")
+    add(pile)
+    digests = {digest for _, _, digest in ImageIndex(idx).entries()}
+    assert {file_digest(path) for path in images_of(pile)} == digests and len(ImageIndex(idx)) == 21
+    assert copy in names(idx)
+
+
 def test_broken_files_are_named_and_left_out(add, idx: Path, pile: Path) -> None:  # type: ignore[no-untyped-def]
     (pile / "even" / "broken.png").write_bytes(b"no image")
     (pile / "even" / "empty.png").touch()
@@ -108,6 +122,29 @@ def test_an_interruption_keeps_what_has_come(
     with writing_index(idx) as writer:
         summary = add_images(writer, embedder, images_of(pile))
     assert (summary.added, summary.present) == (12, 8) and len(ImageIndex(idx)) == 20
+
+
+def test_what_comes_one_by_one_is_there_at_once(idx: Path, pile: Path, embedder: Embedder, facts: VectorFacts) -> None:
+    """As paths from standard input do, with a pause after each."""
+    sizes = []
+
+    def sources() -> Iterator[Path | Pause]:
+        for path in list(images_of(pile))[:4]:
+            yield Path(path)
+            yield PAUSE
+            sizes.append(len(ImageIndex(idx)))
+
+    with writing_index(idx, facts) as writer:
+        add_images(writer, embedder, sources())
+    assert sizes == [1, 2, 3, 4]
+
+
+def test_an_index_among_its_pictures(pile: Path, embedder: Embedder, facts: VectorFacts) -> None:
+    for _ in range(2):
+        with writing_index(pile / "idx", facts) as writer:
+            summary = add_images(writer, embedder, images_of(pile))
+            assert not summary.errors and len(writer.by_path) == 20
+            writer.commit(removed=[0])
 
 
 def test_removal_by_path_and_folder(add, idx: Path, pile: Path) -> None:  # type: ignore[no-untyped-def]

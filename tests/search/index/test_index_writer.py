@@ -14,9 +14,9 @@ from vitrail.errors import VitrailError
 from vitrail.search.embeddings import normalised
 from vitrail.search.index import index_writer
 from vitrail.search.index.image_index import ImageIndex
+from vitrail.search.index.index_manifest import SegmentEntry, read_manifest
 from vitrail.search.index.index_segment import swallowed
 from vitrail.search.index.index_writer import writing_index
-from vitrail.search.index.manifest import SegmentEntry, read_manifest
 from vitrail.search.vector_file import Row, VectorFacts
 
 pytest.importorskip("pyarrow")
@@ -150,7 +150,7 @@ def test_caches_are_made_again_from_the_truth(tmp_path: Path) -> None:
     folder = tmp_path / "idx"
     with writing_index(folder, FACTS) as writer:
         writer.commit([row(number) for number in range(10)])
-    [array] = folder.glob("*.npy")
+    [array] = folder.glob("*.array")
     whole = array.read_bytes()
     for damage in (lambda: array.unlink(), lambda: array.write_bytes(whole[:200]), lambda: array.write_bytes(b"")):
         damage()
@@ -169,7 +169,11 @@ def test_what_is_no_index(tmp_path: Path) -> None:
         writer.commit([row(0)])
     pointer = tmp_path / "idx" / "index.json"
     good = pointer.read_text()
-    for bad in ("", "{}", "[]", good.replace('"format": 1', '"format": 99'), good.replace("vectors-", "../vectors-")):
+    changes = [("vectors-", "../vectors-"), ('"width": 8', '"width": "8"'), ('"width": 8', '"width": 0')]
+    changes += [('"generation": 1', '"generation": "x"'), ('"rows": 1', '"rows": -1'), ('"removed": 0', '"removed": 9')]
+    edited = [good.replace('"format": 1', '"format": 99'), *(good.replace(*change) for change in changes)]
+    assert good not in edited
+    for bad in ("", "{}", "[]", *edited):
         pointer.write_text(bad)
         with pytest.raises(VitrailError, match="damaged|newer version|outside of its folder"):
             ImageIndex(tmp_path / "idx")

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Request, Route, sync_playwright
 
 from tests.serving.browser.driving import CHROMIUM, LABELS, PageDriver, blots
+from tests.serving.conftest import with_familiarity
 from tests.serving.server import ThreadServer
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
@@ -30,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def checkpoint(lively: Callable[..., ViT]) -> Checkpoint:
     """8 x 8 patches, three prefix tokens, 3 blocks of 4 heads, and class names that are no HTML."""
     config = preset("mu/4", image_size=32, classes=len(LABELS), depth=3, heads=4, registers=2)
-    return Checkpoint(lively(config), Preprocessing(size=(32, 32)), "classify", LABELS)
+    return with_familiarity(Checkpoint(lively(config), Preprocessing(size=(32, 32)), "classify", LABELS))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.browser.driving import LABELS, PageDriver, blots
+from tests.serving.conftest import faint_red
 from vitrail.inference.predictor import Predictor
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -34,6 +35,16 @@ def test_a_dropped_picture_is_answered(seen: PageDriver, checkpoint: Checkpoint)
     assert page.locator(".pane .filename").first.inner_text() == HOSTILE
     seen.until_link("own")
     assert "sample=own" in page.evaluate("location.hash")
+
+
+def test_a_stranger_is_called_one(seen: PageDriver) -> None:
+    page = seen.open()
+    seen.drop_and_wait(blots(1))
+    assert "Not like anything it learnt" in page.locator(".pane:visible .stranger").inner_text()
+    seen.drop_and_wait(faint_red(70))
+    page.locator(".pane:visible .familiarity").wait_for()
+    assert page.locator(".pane:visible .familiarity").inner_text().startswith("Familiarity 0.")
+    assert page.locator(".pane:visible .stranger").count() == 0
 
 
 def test_names_of_classes_and_files_are_text_everywhere(seen: PageDriver) -> None:

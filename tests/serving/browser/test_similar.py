@@ -79,11 +79,12 @@ def test_names_are_text_and_a_link_shows_the_same(visit: Callable[..., PageDrive
     assert names(again) == names(seen)
 
 
-def test_a_phone_in_the_dark(visit: Callable[..., PageDriver], found_in: str) -> None:
+def test_a_phone_in_the_dark_and_a_picture_that_is_gone(visit: Callable[..., PageDriver], found_in: str) -> None:
     seen = visit(found_in, viewport={"width": 360, "height": 700}, color_scheme="dark")
     page = seen.open(f"#token={TOKEN}&view=similar")
-    seen.drop(blots(4), "mine.png")
-    page.locator("#similar .hit").first.wait_for()
+    seen.drop(blots(29), "mine.png")
+    page.locator("#similar .hit .none").first.wait_for()
+    assert page.locator("#similar .hit").first.inner_text().startswith("not there any more")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 

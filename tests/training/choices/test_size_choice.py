@@ -64,7 +64,8 @@ def test_more_minutes_never_mean_fewer_pixels(task):
 def test_a_published_model_is_fine_tuned_at_its_size_or_a_smaller_one():
     assert tuned_sizes(ViTConfig()) == [(224, 224), (160, 160), (128, 128)]
     assert tuned_sizes(ViTConfig(image_size=518, patch_size=14))[-1] == (294, 294)
-    assert tuned_sizes(ViTConfig(image_size=(32, 64), patch_size=16))[-1] == (16, 32)
+    assert tuned_sizes(ViTConfig(image_size=(112, 224), patch_size=16))[-1] == (64, 128)
+    assert tuned_sizes(ViTConfig(image_size=32, patch_size=4)) == [(32, 32)]
     choice = Choice(Settings().with_values({"train.batch_size": 32}), ())
     small = small_config(ViTConfig())
     assert small.image_size == (160, 160)

@@ -92,7 +92,7 @@ def test_a_run_of_minutes_keeps_what_the_time_suffices_for(
     monkeypatch.setattr("vitrail.training.validate.BATCH", 16)
     train(data, tmp_path / "run", settings=settings(train__epochs=None, train__minutes=0.1))
     familiarity = load(tmp_path / "run" / "model.safetensors").familiarity
-    assert familiarity is not None and len(familiarity.vectors) == 16  # one batch
+    assert familiarity is not None and len(familiarity.vectors) == 32  # two batches: 20 pictures are needed
 
 
 def test_wrong_labels_are_in_the_report(tmp_path: Path, data: Path, tiny: Callable[..., Path]) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-from vitrail.commands.predict import IMAGES
+from vitrail.commands.many_images.on_shards import run_on_shards
+from vitrail.commands.predict import IMAGES_OR_MANIFEST
 from vitrail.commands.shared_options import MAX_PIXELS, MODEL
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
-from vitrail.options import Option, options_of, takes_options
+from vitrail.options import Option, options_in, takes_options
+from vitrail.shards.shard_options import ModelShardOptions, ShardOptions, manifest_of
 
 if TYPE_CHECKING:
     from vitrail.search.embedding_file import EmbedSummary
     from vitrail.search.embeddings import Embedder
+    from vitrail.shards.jobs.embed_job import EmbedJob
 
 CHOICES = ("pooled", "cls", "mean", "both", "patches")
 
@@ -51,16 +54,22 @@ def embed(
     given = [images] if isinstance(images, str | Path) else list(images)
     embedder = open_embedder(model, given, what=options["what"], normalise=options["normalise"], **running(options))
     with ProgressBar("embedding") as bar:
-        return embed_to_file(embedder, lambda: expand(given), out, str(model), lambda _: bar.step())
+        return embed_to_file(embedder, expand(given), out, str(model), lambda _: bar.step())
 
 
-@takes_options(EmbedOptions)
+class RunEmbedOptions(EmbedOptions, ModelShardOptions, total=False):
+    pass
+
+
+@takes_options(RunEmbedOptions)
 def run_embed(
     model: Annotated[str, Argument(MODEL, "MODEL")],
-    images: Annotated[Sequence[str], Argument(IMAGES, "IMAGES...", several=True)],
-    out: Annotated[str, Option("the Parquet file to write", metavar="FILE")],
+    images: Annotated[Sequence[str], Argument(IMAGES_OR_MANIFEST, "IMAGES...", several=True)],
+    out: Annotated[
+        str, Option("the Parquet file to write; with a manifest: a folder, a Parquet file a shard", metavar="FILE")
+    ],
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
-    **options: Unpack[EmbedOptions],
+    **options: Unpack[RunEmbedOptions],
 ) -> int:
     """Writes a Parquet file with a row an image: id, path, content digest, vector, error. What cannot be read is a row
     with its error, and the exit code is then 1. A run that was stopped goes on by the same command.
@@ -69,9 +78,14 @@ def run_embed(
     from vitrail.terminal import print_error
     from vitrail.text import counted, shown
 
+    sharding = options_in(ShardOptions, options)
+    if (manifest := manifest_of([str(image) for image in images], out, sharding)) is not None:
+        return run_on_shards(
+            embed_job(model, manifest, max_pixels, options["threads"], options), manifest, out, sharding
+        )
     try:
         with limit_decoding(max_pixels):
-            summary = embed(model, images, out, **options)
+            summary = embed(model, images, out, **options_in(EmbedOptions, options))
     except KeyboardInterrupt:
         print_error(f"stopped: what was made so far is kept beside {shown(out)}, and the same command goes on from it")
         raise
@@ -82,6 +96,17 @@ def run_embed(
     bad = f"; {summary.unreadable:,} could not be read" if summary.unreadable else ""
     print(f"{counted(summary.images, 'image')}{kept} in {shown(summary.path)}{bad}", file=sys.stderr)
     return 1 if summary.unreadable else 0
+
+
+def embed_job(model: str, manifest: str, max_pixels: int | None, threads: int, options: EmbedOptions) -> EmbedJob:
+    """What is done with each shard of a manifest."""
+    from vitrail.inference.sources import at_hand
+    from vitrail.shards.jobs.embed_job import EmbedJob
+
+    how = running(options)
+    if measures(how) and how["calibration"] is None:
+        how = {**how, "calibration": at_hand([manifest])}
+    return EmbedJob(model, how, options["what"], options["normalise"], threads, max_pixels)
 
 
 def open_embedder(
@@ -105,12 +130,16 @@ def checked_on(images: Sequence[str | Path], options: AnsweringOptions) -> Answe
 
     if [str(image) for image in images].count(STDIN) > 1:
         raise VitrailError("'-' is standard input, which can be read once: name it once")
-    measures = options["engine"] != "torch" or options["merge_tokens"] != 0
-    if measures and options["calibration"] is None and STDIN not in map(str, images):
+    if measures(options) and options["calibration"] is None and STDIN not in map(str, images):
         return {**options, "calibration": [path for path in expand(images) if not isinstance(path, Pause)]}
     return options
 
 
+def measures(options: AnsweringOptions) -> bool:
+    """Whether an engine is to be compared with torch."""
+    return options["engine"] != "torch" or options["merge_tokens"] != 0
+
+
 def running(options: AnsweringOptions) -> AnsweringOptions:
     """Of a command's options those that say how a model is run."""
-    return cast(AnsweringOptions, {name: options[name] for name in options_of(AnsweringOptions)})  # type: ignore[literal-required]
+    return options_in(AnsweringOptions, options)

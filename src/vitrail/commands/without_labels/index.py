@@ -60,7 +60,7 @@ def run_index(
     the same command.
     """
     from vitrail.images.decode_limits import limit_decoding
-    from vitrail.search.index.manifest import read_manifest
+    from vitrail.search.index.index_manifest import read_manifest
     from vitrail.terminal import print_error
     from vitrail.text import counted, shown
 
@@ -104,7 +104,7 @@ def index_images(
 
 def check_grammar(source: str | Path, images: Sequence[str | Path], options: IndexOptions) -> None:
     """Refuse what does not go together, with the line that was meant."""
-    from vitrail.search.index.manifest import is_index
+    from vitrail.search.index.index_manifest import is_index
 
     chosen = [f"--{name}" for name in ("out", "add", "remove", "rebuild") if options[name]]
     if len(chosen) > 1:
@@ -128,9 +128,9 @@ def _add(source: str | Path, images: Sequence[str | Path], options: IndexOptions
     from vitrail.inference.sources import expand
     from vitrail.progress import ProgressBar
     from vitrail.search.index.add_images import add_images
+    from vitrail.search.index.index_manifest import is_index, read_manifest
     from vitrail.search.index.index_model import recorded_name
     from vitrail.search.index.index_writer import writing_index
-    from vitrail.search.index.manifest import is_index, read_manifest
     from vitrail.search.vector_file import facts_of, import_pyarrow
 
     import_pyarrow()  # its absence is said before a model is loaded
@@ -152,8 +152,8 @@ def _add(source: str | Path, images: Sequence[str | Path], options: IndexOptions
 def _index_embedder(
     folder: Path, model: str | Path | None, images: Sequence[str | Path], options: IndexOptions
 ) -> Embedder:
+    from vitrail.search.index.index_manifest import read_manifest
     from vitrail.search.index.index_model import open_index_model
-    from vitrail.search.index.manifest import read_manifest
 
     return open_index_model(folder, read_manifest(folder), model, **checked_on(images, running(options)))
 
@@ -178,7 +178,7 @@ def make_graph(folder: Path, force: bool = False) -> None:
     """The HNSW graph of an index that is large, where it is missing or far behind."""
     from vitrail.search.index.hnsw_graph import EXACT_LIMIT, build_graph, needs_graph
     from vitrail.search.index.image_index import ImageIndex
-    from vitrail.search.index.manifest import read_manifest
+    from vitrail.search.index.index_manifest import read_manifest
     from vitrail.terminal import print_error
 
     manifest = read_manifest(folder)

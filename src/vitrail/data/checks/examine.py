@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from vitrail.images.arrays import is_npy, is_tiff, load_npy, load_tiff
 from vitrail.images.channels import declared_depth, depth_of, eight_bit, from_pillow, has_depth, is_deep
 from vitrail.images.decode import ImageFacts, decode, facts_of, open_image, read_file
 from vitrail.images.sniffing import ends_early
+from vitrail.images.stored_image import StoredImage
 from vitrail.images.unreadable import UnreadableImage, as_sentences
 
 _TARGET = (64, 64)  # a JPEG may be decoded this small: all of its data is still read, and a truncated one still fails
@@ -40,17 +41,12 @@ class Examined:
 def examine(path: Path, fast: bool = False) -> Examined:
     """A full look decodes every pixel. A fast one reads the header, and decodes only what seems to lack its end, and
     what has more than 8 bits: only its values tell how many are in use."""
-    examined = Examined(path)
-    try:
-        data = read_file(path)
-        examined.digest = digest(data)
-        if is_npy(data):
-            _look_at_values(examined, data, load_npy(data, str(path)), "NPY")
-        else:
-            _look_at_picture(examined, data, fast)
-    except UnreadableImage as error:
-        examined.problem = error
-    return examined
+    return _examined(path, lambda: read_file(path), fast)
+
+
+def examine_stored(image: StoredImage, fast: bool = False) -> Examined:
+    """The same of an image in a manifest, whose name stands for a path."""
+    return _examined(Path(image.name), image.read, fast)
 
 
 def common_depth(examined: Sequence[Examined]) -> int | None:
@@ -61,6 +57,20 @@ def common_depth(examined: Sequence[Examined]) -> int | None:
 
 
 # ---- parts
+
+
+def _examined(path: Path, read: Callable[[], bytes], fast: bool) -> Examined:
+    examined = Examined(path)
+    try:
+        data = read()
+        examined.digest = digest(data)
+        if is_npy(data):
+            _look_at_values(examined, data, load_npy(data, str(path)), "NPY")
+        else:
+            _look_at_picture(examined, data, fast)
+    except UnreadableImage as error:
+        examined.problem = error
+    return examined
 
 
 def _look_at_picture(examined: Examined, data: bytes, fast: bool) -> None:

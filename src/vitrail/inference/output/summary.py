@@ -205,6 +205,8 @@ def _checkpoint_lines(checkpoint: dict[str, Any], calibration_images: int | None
     if isinstance(trained, dict):  # the rest is for `evaluate`, and for --json
         origin |= {name: trained[name] for name in ("images", "steps", "seed") if name in trained}
     lines.append(("provenance", _values(origin) or "not recorded"))
+    if isinstance(trained, dict) and isinstance(taught := trained.get("distillation"), dict):
+        lines.append(("taught by", _values(taught)))
     if calibration_images:
         pictures = counted(calibration_images, "training picture")
         lines.append(("calibration", f"{pictures} in calibration.zip beside it, for int8 and to check engines"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 MOMENTUM = 0.996  # of the teacher at the start, as the paper has it
+LEAST = 0.98  # below which a teacher runs after the student, and both onto one prototype
 SHARE = 0.02  # of the run: a teacher never averages over more than that at the start, so that a short run has one too
 
 
@@ -24,4 +25,4 @@ def first_momentum(steps: int) -> float:
     0.996 averages over 250 steps, which is nothing in the paper's 125,000. Of a run of a few thousand it would be so
     much that the teacher is still half its random start when the run is half over.
     """
-    return min(MOMENTUM, max(0.9, 1 - 1 / max(1.0, SHARE * steps)))
+    return min(MOMENTUM, max(LEAST, 1 - 1 / max(1.0, SHARE * steps)))

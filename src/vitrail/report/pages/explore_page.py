@@ -28,7 +28,7 @@ from vitrail.visuals.picture_sheets import COLUMNS, SIDE, Small, picture_sheets,
 from vitrail.visuals.thumbnails import thumbnail
 
 SCRIPT = (Path(__file__).parents[1] / "templates" / "explore.js").read_text(encoding="utf-8")
-THUMBNAILS = 6000  # on the map: at 64 pixels about 14 MB of the page
+THUMBNAILS = 6000  # on the map: at 64 pixels about 9 MB of the page
 PICTURE = 128  # pixels of a picture in the lists
 CLUSTERS, GROUPS, FILES, OUTLIERS = 64, 40, 6, 60  # that the lists show
 LEVELS = 65535  # of a place on the map

@@ -10,12 +10,13 @@ const picture = new Int32Array(bytesOf(data.picture)), sizes = new Uint8Array(by
 const classOf = data.class === null ? null : new Uint16Array(bytesOf(data.class));
 const sheets = [...document.querySelectorAll(".sheet")];
 const LONELY = ["#7d8fa8", "#5b9aa0", "#8fae5d", "#dba13a", "#d8553b"]; // from company to loneliness
-const SHOWN = 26, TILE = 36, NEAR = 14, CONTACT = 96; // pixels between pictures, their size, how near a pointer must be; pictures of a selection
+// Pixels between pictures, their size, how near a pointer must be; pictures of a selection, and how many dots get rings.
+const SHOWN = 26, TILE = 36, NEAR = 14, CONTACT = 96, RINGS = 150;
 
 const canvas = element("map"), paper = canvas.getContext("2d"), tip = document.querySelector(".tip");
 const view = { scale: 1, left: 0, top: 0 };  // pixel = place * scale + left
 let width = 0, height = 0, fitted = 1, lassoing = false, loop = null, drag = null, waiting = false, hovered = -1;
-let selected = new Uint8Array(COUNT), matched = null, colours = [], kind = null, hidden = new Set(), order = null;
+let selected = new Uint8Array(COUNT), chosen = 0, matched = null, colours = [], kind = null, hidden = new Set(), order = null;
 
 const pathOf = (i) => (data.folders[folder[i]] ? data.folders[folder[i]] + "/" : "") + data.names[i];
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -71,10 +72,19 @@ function draw() {
   paper.setTransform(sharp, 0, 0, sharp, 0, 0);
   paper.clearRect(0, 0, width, height);
   const radius = Math.min(7, Math.max(1.1, 150 / Math.sqrt(COUNT)) * Math.sqrt(view.scale / fitted));
+  drawDots(radius, 0, chosen ? 0.2 : 0.85);  // what is selected stands out of what is not
+  if (chosen) drawDots(radius, 1, 1);
+  if (element("pictures").checked) drawPictures();
+  drawRings(radius);
+  if (loop) drawLoop();
+  canvas.dataset.view = JSON.stringify(view);
+}
+
+function drawDots(radius, which, strength) {
   let last = -1;
-  paper.globalAlpha = 0.85;
+  paper.globalAlpha = strength;
   for (const i of order) {
-    if (!visible(i)) continue;
+    if (selected[i] !== which || !visible(i)) continue;
     const x = X[i] * view.scale + view.left, y = Y[i] * view.scale + view.top;
     if (x < -radius || y < -radius || x > width + radius || y > height + radius) continue;
     if (kind[i] !== last) paper.fillStyle = colours[(last = kind[i])];
@@ -82,10 +92,6 @@ function draw() {
     else { paper.beginPath(); paper.arc(x, y, radius, 0, 7); paper.fill(); }
   }
   paper.globalAlpha = 1;
-  if (element("pictures").checked) drawPictures();
-  drawSelected(radius);
-  if (loop) drawLoop();
-  canvas.dataset.view = JSON.stringify(view);
 }
 
 // Pictures in an order of chance, or those of the first class would hide all others.
@@ -100,7 +106,7 @@ for (let i = COUNT - 1, seed = 1; i > 0; i--) {
 function drawPictures() {  // none over another, so that their number is bounded
   const size = TILE * (view.scale > 4 * fitted ? 1.6 : 1), gap = size + SHOWN, across = Math.ceil(width / gap) + 3, taken = new Map();
   for (const i of shuffled) {
-    if (picture[i] < 0 || !visible(i)) continue;
+    if (picture[i] < 0 || !visible(i) || (chosen && !selected[i])) continue;
     const x = X[i] * view.scale + view.left, y = Y[i] * view.scale + view.top;
     if (x < 0 || y < 0 || x > width || y > height) continue;
     const row = Math.floor(y / gap) + 1, column = Math.floor(x / gap) + 1;
@@ -129,12 +135,12 @@ function drawPicture(on, i, x, y, w, h) {
   on.drawImage(sheet, left, top, sizes[2 * number], sizes[2 * number + 1], x, y, w, h);
 }
 
-function drawSelected(radius) {
+function drawRings(radius) {
   paper.strokeStyle = css("--ink");
   paper.lineWidth = 1.5;
   paper.beginPath();
   for (let i = 0; i < COUNT; i++) {
-    if (!selected[i] && i !== hovered) continue;
+    if (i !== hovered && (!selected[i] || chosen > RINGS)) continue;
     const x = X[i] * view.scale + view.left, y = Y[i] * view.scale + view.top, r = Math.max(2.5, radius + 1.5) + (i === hovered ? 4 : 0);
     if (x < 0 || y < 0 || x > width || y > height) continue;
     paper.moveTo(x + r, y);
@@ -270,6 +276,7 @@ const inView = (i) => {
 function listSelected() {
   const places = [];
   for (let i = 0; i < COUNT; i++) if (selected[i]) places.push(i);
+  chosen = places.length;
   element("said").textContent = places.length ? said(places.length) + " selected." : "Nothing is selected.";
   element("files").value = places.map(pathOf).join("\n");
   document.querySelector(".list").hidden = !places.length;
@@ -309,21 +316,34 @@ function saveList() {
 
 const at = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
 
+const fingers = new Map();  // two of them zoom
+
+function pinch(event) {
+  const before = [...fingers.values()], middle = (axis) => (before[0][axis] + before[1][axis]) / 2;
+  const apart = ([one, other]) => Math.max(1, Math.hypot(one[0] - other[0], one[1] - other[1]));
+  fingers.set(event.pointerId, at(event));
+  zoom(apart([...fingers.values()]) / apart(before), middle(0), middle(1));
+}
+
 canvas.addEventListener("pointerdown", (event) => {
   canvas.setPointerCapture(event.pointerId);
   const [x, y] = at(event);
-  if (lassoing || event.shiftKey) loop = [[x, y]];
+  fingers.set(event.pointerId, [x, y]);
+  if (fingers.size > 1) loop = drag = null;
+  else if (lassoing || event.shiftKey) loop = [[x, y]];
   else drag = [x, y];
   showTip(-1);
 });
 canvas.addEventListener("pointermove", (event) => {
   const [x, y] = at(event);
+  if (fingers.size > 1) { if (fingers.has(event.pointerId)) pinch(event); return; }
   if (loop) { loop.push([x, y]); redraw(); return; }
   if (drag) { moveBy(x - drag[0], y - drag[1]); drag = [x, y]; return; }
   const found = nearest(x, y);
   if (found !== hovered) { hovered = found; showTip(found); redraw(); }
 });
 function release(event) {
+  fingers.delete(event.pointerId);
   if (loop && event.type === "pointerup" && loop.length > 2) selectLoop(lassoing && event.shiftKey);
   loop = drag = null;
   redraw();

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +22,7 @@ from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.prefetch import Pause
 from vitrail.search.embeddings import Embedder
 from vitrail.search.index.index_writer import IndexWriter
-from vitrail.search.vector_file import Row, digests_ahead, recordable
+from vitrail.search.vector_file import Row, digests_ahead, file_digest, recordable
 from vitrail.text import counted, shown
 
 COMMIT_ROWS, COMMIT_SECONDS = 1024, 30.0  # whichever comes first
@@ -37,7 +39,7 @@ class AddSummary:
     replaced: int = 0  # the file at this path has another content than when it was added
     present: int = 0  # the very file was there
     copies: int = 0  # the same content was there under another path
-    moved: int = 0  # the same, and at the other path is nothing any more: the index now has the new path
+    moved: int = 0  # the same, and at the other path it is no more: the index now has the new path
     errors: list[UnreadableImage] = field(default_factory=list)
 
     def in_words(self) -> str:
@@ -102,7 +104,7 @@ class Addition:
     def _same_content(self, path: str, digest: str, id_: int, known_path: str) -> None:
         if known_path == path:
             self.summary.present += 1
-        elif os.path.exists(known_path):
+        elif file_digest(known_path) == digest:
             self.summary.copies += 1
         else:
             self.summary.moved += 1
@@ -130,9 +132,11 @@ class Addition:
         self.removed.update(replaces)
 
     def commit(self, only_if_due: bool = False) -> None:
-        """Make what has come so far a generation of the index."""
+        """Make what has come so far a generation of the index.
+
+        only_if_due: where there is enough of it, or nothing is on its way, as when standard input makes a pause."""
         due = len(self.rows) >= COMMIT_ROWS or time.monotonic() - self.committed_at >= COMMIT_SECONDS
-        if only_if_due and not due:
+        if only_if_due and not due and self.waiting:
             return
         self.writer.commit(self.rows, self.removed)
         self.in_hand.difference_update(row.digest or "" for row in self.rows)
@@ -168,15 +172,17 @@ def remove_images(writer: IndexWriter, paths: Iterable[ImagePath]) -> tuple[int,
     """
     removed: set[int] = set()
     unknown: list[str] = []
+    known = sorted(writer.by_path)
     for path in map(os.path.abspath, paths):
-        own = [writer.by_path[path][0]] if path in writer.by_path else _below(writer, path)
-        removed.update(own)
+        own = [path] if path in writer.by_path else _below(known, path)
+        removed.update(writer.by_path[one][0] for one in own)
         if not own:
             unknown.append(path)
     writer.commit(removed=removed)
     return len(removed), unknown
 
 
-def _below(writer: IndexWriter, folder: str) -> list[int]:
+def _below(paths: Sequence[str], folder: str) -> Sequence[str]:
+    """Those of the sorted paths that lie in a folder."""
     start = folder.rstrip(os.sep) + os.sep
-    return [id_ for path, (id_, _) in writer.by_path.items() if path.startswith(start)]
+    return paths[bisect_left(paths, start) : bisect_left(paths, start + chr(sys.maxunicode))]

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.progress import ProgressBar
 from vitrail.search.embeddings import Vectors
-from vitrail.search.index.manifest import Manifest
+from vitrail.search.index.index_manifest import Manifest
 
 if TYPE_CHECKING:
     from vitrail.search.index.image_index import ImageIndex
@@ -77,13 +78,13 @@ def needs_graph(folder: Path, manifest: Manifest) -> bool:
 def build_graph(index: ImageIndex) -> None:
     """Make the graph of all pictures of an index, in the place of older ones."""
     manifest = index.manifest
-    graph = _empty_graph(manifest.facts.width)
+    graph, threads = _empty_graph(manifest.facts.width), torch.get_num_threads()
     with ProgressBar("graph", len(index), unit="vectors") as bar:
         for segment in index.segments:
             live = ~np.isin(segment.ids, index.removed)
             for start in range(0, len(segment), BATCH):
                 part = slice(start, start + BATCH)
-                graph.add(segment.ids[part][live[part]], segment.vectors[part][live[part]], threads=0)
+                graph.add(segment.ids[part][live[part]], segment.vectors[part][live[part]], threads=threads)
                 bar.update(len(graph), len(index))
     older = graph_files(index.folder)
     path = index.folder / f"graph-{manifest.next_id}.usearch"

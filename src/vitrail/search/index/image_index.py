@@ -18,9 +18,9 @@ from vitrail.inference.running_options import AnsweringOptions
 from vitrail.search.embeddings import Embedder, Vectors, normalised
 from vitrail.search.index.exact_search import top_places
 from vitrail.search.index.hnsw_graph import EXACT_LIMIT, HnswGraph, open_graph
+from vitrail.search.index.index_manifest import Manifest, read_manifest
 from vitrail.search.index.index_model import open_index_model
 from vitrail.search.index.index_segment import Segment, open_segment
-from vitrail.search.index.manifest import Manifest, read_manifest
 from vitrail.search.region import Box, region_vector
 from vitrail.text import shown
 

@@ -10,7 +10,7 @@ from typing import Unpack
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.search.embeddings import Embedder
-from vitrail.search.index.manifest import Manifest
+from vitrail.search.index.index_manifest import Manifest
 from vitrail.text import shown
 
 

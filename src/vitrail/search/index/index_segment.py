@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
 from vitrail.search.embeddings import Vectors
-from vitrail.search.index.manifest import SegmentEntry
+from vitrail.search.index.index_manifest import SegmentEntry
 from vitrail.search.vector_file import VectorFacts, import_pyarrow, open_vectors, vectors_of, writing_vectors
 
 ROWS = 8192  # of a row group that is copied
@@ -75,7 +75,7 @@ def write_segment(
 
 
 def write_array(folder: Path, entry: SegmentEntry, facts: VectorFacts) -> None:
-    """The vectors of a segment's Parquet file as .npy."""
+    """The vectors of a segment's Parquet file as an array."""
     with replacing(entry.array(folder)) as temporary, open_vectors(entry.parquet(folder)) as file:
         if not entry.rows:
             with temporary.open("wb") as empty:

@@ -15,8 +15,8 @@ from vitrail.files import holding_lock, remove_unfinished, replacing
 from vitrail.search.embeddings import Vectors
 from vitrail.search.index.hnsw_graph import remove_graphs
 from vitrail.search.index.image_index import ImageIndex
+from vitrail.search.index.index_manifest import Manifest, SegmentEntry, is_index, read_manifest, write_manifest
 from vitrail.search.index.index_segment import swallowed, write_segment
-from vitrail.search.index.manifest import Manifest, SegmentEntry, is_index, read_manifest, write_manifest
 from vitrail.search.vector_file import Row, VectorFacts, import_pyarrow, table_of
 from vitrail.text import shown
 

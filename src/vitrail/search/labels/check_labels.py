@@ -13,24 +13,20 @@ from vitrail.data.loading.split import make_units
 from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.findings import by_weight
-from vitrail.inference.engine import Engine
 from vitrail.inference.evaluation_part import TrainingRecord
+from vitrail.search.embeddings import Embedder
 from vitrail.search.labels.label_errors import FEWEST, finding_of, label_errors
 from vitrail.search.labels.out_of_fold import out_of_fold_probabilities
-from vitrail.search.pile.image_vectors import image_vectors, open_embedder
+from vitrail.search.pile.image_vectors import image_vectors
 from vitrail.search.probe_dataset import LabelledVectors
 from vitrail.tasks.registry import task_for
 from vitrail.text import counted, shown
-from vitrail.weights.checkpoint import Checkpoint
 
 LEARNT = "; the model was trained on these images, so wrong labels that it learnt by heart stay hidden"
 
 
 def with_label_errors(
-    report: CheckReport,
-    model: str | Path | Checkpoint | Engine,
-    embeddings: str | Path | None = None,
-    quiet: bool = False,
+    report: CheckReport, embedder: Embedder, embeddings: str | Path | None = None, quiet: bool = False
 ) -> CheckReport:
     """The report with a finding about labels that are probably wrong, and the list of all of them.
 
@@ -43,7 +39,6 @@ def with_label_errors(
         raise VitrailError(
             f"{shown(dataset.root)} has {counted(len(usable), 'readable image')}, too few to say which labels are wrong"
         )
-    embedder = open_embedder(model, embeddings)
     vectors, places, _ = image_vectors(embedder, [item.path for item, _ in usable], embeddings, quiet)
     read = [usable[place] for place in places]
     items = [item for item, _ in read]

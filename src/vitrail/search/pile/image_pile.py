@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.data.layouts.layout_names import FOLDERS
 from vitrail.data.layouts.recognise import read_dataset
 from vitrail.dataset import Dataset
 from vitrail.errors import VitrailError
@@ -32,19 +33,24 @@ class Pile:
 
 
 def read_pile(data: str | Path | Dataset, layout: str | None = None, task: str | None = None) -> Pile:
-    """Of a data set its images with their classes; of any other folder all images in it, without."""
+    """Of a data set its images with their classes; of any other folder all images in it, without.
+
+    A folder with images beside its class folders is such a folder too: nothing in a pile is passed over."""
     if isinstance(data, Dataset):
         return pile_of(data)
     path = Path(data)
     if not path.is_dir() or layout is not None or task is not None:
         return pile_of(read_dataset(path, layout=layout, task=task))
     try:
-        return pile_of(read_dataset(path))
+        dataset = read_dataset(path)
     except VitrailError:  # it is no data set to learn from; it need not be
-        images = [Path(image) for image in images_of(path)]
-        if not images:
-            raise VitrailError(f"{shown(path)} holds no images") from None
-        return Pile(path, images)
+        dataset = None
+    if dataset is not None and dataset.layout not in FOLDERS:
+        return pile_of(dataset)
+    images = [Path(image) for image in images_of(path)]
+    if not images:
+        raise VitrailError(f"{shown(path)} holds no images")
+    return Pile(path, images) if dataset is None or len(dataset.items) < len(images) else pile_of(dataset)
 
 
 def pile_of(dataset: Dataset) -> Pile:

@@ -51,12 +51,11 @@ def image_vectors(
     embedder: Embedder, paths: Sequence[Path], embeddings: str | Path | None = None, quiet: bool = False
 ) -> ImageVectors:
     """The vectors of the images that can be read; VitrailError where none can. Those that the file `embeddings` has
-    are taken from it, by their paths."""
-    known = {} if embeddings is None else _kept(embeddings)
-    missing = [place for place, path in enumerate(paths) if os.path.abspath(path) not in known]
+    are taken from it, by their paths, but for images that were written after it."""
+    found = {} if embeddings is None else _kept(embeddings, paths)
+    missing = [place for place in range(len(paths)) if place not in found]
     with ProgressBar("embedding", len(missing), enabled=not quiet) as bar:
         computed, places, errors = embed_all(embedder, _counted([paths[place] for place in missing], bar))
-    found = {place: known[os.path.abspath(path)] for place, path in enumerate(paths) if os.path.abspath(path) in known}
     found |= {missing[place]: vector for place, vector in zip(places, computed, strict=True)}
     if not found:
         why = f", the first because it {errors[0].why}" if errors else ""
@@ -66,9 +65,20 @@ def image_vectors(
     return ImageVectors(vectors, order, [{"image": error.name, "error": str(error)} for error in errors])
 
 
-def _kept(embeddings: str | Path) -> dict[str, Vectors]:
-    vectors, paths, _ = read_vectors(embeddings)
-    return {os.path.abspath(path): vector for path, vector in zip(paths, vectors, strict=True)}
+def _kept(embeddings: str | Path, paths: Sequence[Path]) -> dict[int, Vectors]:
+    """The vectors that the file has for these images, by their places."""
+    vectors, names, _ = read_vectors(embeddings)
+    row_of = {os.path.abspath(name): row for row, name in enumerate(names)}
+    written = os.stat(embeddings).st_mtime
+    rows = {place: row_of.get(os.path.abspath(path)) for place, path in enumerate(paths)}
+    return {place: vectors[row] for place, row in rows.items() if row is not None and not _newer(paths[place], written)}
+
+
+def _newer(path: Path, written: float) -> bool:
+    try:
+        return os.stat(path).st_mtime > written
+    except (OSError, ValueError):
+        return True  # it is gone: reading it says so
 
 
 def _counted(paths: Sequence[Path], bar: ProgressBar) -> Iterator[Path]:

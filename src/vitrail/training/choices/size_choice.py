@@ -60,9 +60,12 @@ def candidate_sizes(facts: Facts, patch: int) -> list[Size]:
 
 
 def tuned_sizes(config: EncoderConfig) -> list[Size]:
-    """The size of a published model and smaller ones, in whole patches."""
+    """The size of a model and smaller ones, in whole patches, down to where little is to be seen: a model of small
+    pictures, such as one that was pretrained on them, keeps its size."""
     sizes: list[Size] = []
     for share in TUNED_SHARES:
+        if sizes and share * max(config.image_size) < SMALLEST:
+            break
         height, width = (
             max(1, round(share * side / patch)) * patch
             for side, patch in zip(config.image_size, config.patch_size, strict=True)

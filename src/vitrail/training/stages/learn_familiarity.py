@@ -18,7 +18,13 @@ from vitrail.model.encoder import Encoder
 from vitrail.training.run_context import Run
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.validate import HeldOutImages, pooled_features
-from vitrail.weights.familiarity.reference_vectors import Familiarity, fit_familiarity, most_vectors
+from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT
+from vitrail.weights.familiarity.reference_vectors import (
+    LEAST_TRAINING,
+    Familiarity,
+    fit_familiarity,
+    most_vectors,
+)
 
 SHARE = 0.03  # of the minutes, for the vectors of training pictures; what was not reached by then is left out
 MOST_HELD_OUT = 2000  # pictures that the threshold is taken from
@@ -56,7 +62,8 @@ def learn_familiarity(
         if len(pooled):
             vectors = pooled[torch.from_numpy(some)]
         else:
-            vectors = pooled_features(network, images.held_out["val"], held_out, time_for(images), MEASURED_IN)
+            seconds, validation = time_for(images), images.held_out["val"]
+            vectors = pooled_features(network, validation, held_out, seconds, MEASURED_IN, LEAST_HELD_OUT)
         learnt = _learn(images, network, chosen, held_out[: len(vectors)], vectors)
         model.cpu()
         return learnt
@@ -74,7 +81,8 @@ def _learn(images: TrainingImages, network: Encoder, chosen: list[int], held_out
     paths = [images.data.train[index].path for index in chosen]
     processor = ImageProcessor(images.preprocessing, images.task.dense)
     pictures = HeldOutImages(paths, processor, images.settings.data.workers)
-    features = pooled_features(network, pictures, range(len(paths)), time_for(images), MEASURED_IN)
+    seconds = time_for(images)
+    features = pooled_features(network, pictures, range(len(paths)), seconds, MEASURED_IN, LEAST_TRAINING)
     training = [images.data.train[index] for index in chosen[: len(features)]]
     validation = [images.data.dataset.part("val")[index] for index in held_out]
     signatures = [*pictures.signatures(range(len(features))), *images.held_out["val"].signatures(held_out)]

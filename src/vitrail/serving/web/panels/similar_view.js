@@ -44,8 +44,11 @@ export function createSimilarView(node, model, store) {
   /** @param {number} id @param {string} name */
   function image(id, name) {
     const picture = el("img", { alt: name });
-    pictureOf(id).then((address) => (picture.src = address),
-      () => picture.replaceWith(el("span", { class: "none", text: "not there any more" })));
+    pictureOf(id).then((address) => (picture.src = address), (error) => {
+      pictures.delete(id); // to be asked for again when it is shown again
+      const text = error.status === 404 ? "not there any more" : error.message;
+      picture.replaceWith(el("span", { class: "none", text }));
+    });
     return picture;
   }
 
@@ -72,7 +75,8 @@ export function createSimilarView(node, model, store) {
       const back = pane === null ? null : el("button", {
         type: "button", text: "← Back to your picture", on: { click: () => store.set({ similar: null }) },
       });
-      const what = from !== null ? `Pictures like number ${from}` : `Pictures like ${pane?.source?.name ?? ""}`;
+      const own = answer?.results?.find((one) => one.id === from)?.name ?? `number ${from}`;
+      const what = `Pictures like ${from !== null ? own : pane?.source?.name ?? ""}`;
       about.replaceChildren(...[from !== null ? back : null, el("p", { class: "filename", role: "status",
         text: answer?.error ?? (answer ? `${what}, of ${count(model.index ?? 0, "picture")}` : "Searching …") })].filter(Boolean));
       list.classList.toggle("waits", !answer); // what was found before stays until there is something new

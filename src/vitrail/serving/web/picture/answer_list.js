@@ -48,7 +48,8 @@ function familiarityElement(answer) {
   if (typeof answer?.familiarity !== "number") return null;
   const score = answer.familiarity.toPrecision(2);
   if (!answer.familiar) {
-    return el("p", { class: "aside stranger", text: `Not like anything it learnt (familiarity ${score}): do not trust this answer.` });
+    const text = `Not like anything it learnt (familiarity ${score}): do not trust this answer.`;
+    return el("p", { class: "aside stranger", text });
   }
   return el("p", { class: "soft small familiarity", text: `Familiarity ${score}`,
     title: "The share of held-out pictures of training that were at most as like those that it learnt from." });

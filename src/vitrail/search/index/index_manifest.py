@@ -23,7 +23,11 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """One Parquet file of rows in ascending order of their ids, and its vectors as .npy, which can be made again."""
+    """One Parquet file of rows in ascending order of their ids, and its vectors as an array, which can be made again.
+
+    Both arrays of an index are in NumPy's format, but not called .npy: a folder of pictures may hold an index, and .npy
+    is one of the endings of pictures.
+    """
 
     name: str
     rows: int
@@ -34,7 +38,7 @@ class SegmentEntry:
 
     def array(self, folder: Path) -> Path:
         """The vectors (rows, D) for memory-mapping: a cache."""
-        return folder / f"{self.name}.npy"
+        return folder / f"{self.name}.array"
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class Manifest:
     removed: int = 0  # rows of the segments that count no more; their ids are in `removed_file`
 
     def removed_file(self, folder: Path) -> Path | None:
-        """The ids (removed,) as .npy; None where there are none."""
-        return folder / f"removed-{self.generation:06d}.npy" if self.removed else None
+        """The ids (removed,) as an array; None where there are none."""
+        return folder / f"removed-{self.generation:06d}.array" if self.removed else None
 
     def files(self, folder: Path) -> set[Path]:
         """All files of this generation, but for the pointer."""
@@ -87,11 +91,22 @@ def read_manifest(folder: Path) -> Manifest:
         facts = VectorFacts(**values.pop("facts"))
         segments = tuple(SegmentEntry(str(one["name"]), int(one["rows"])) for one in values.pop("segments"))
         manifest = Manifest(facts=facts, segments=segments, **values)
+        _check(manifest)
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise VitrailError(f"{shown(path)} is damaged: make the index again") from None
     if any(Path(one.name).name != one.name for one in manifest.segments):
         raise VitrailError(f"{shown(path)} names files outside of its folder: make the index again")
     return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """ValueError for numbers and texts that are none."""
+    facts = manifest.facts
+    numbers = [manifest.generation, manifest.next_id, manifest.removed, manifest.size, facts.width - 1]
+    if any(type(number) is not int or number < 0 for number in numbers + [one.rows for one in manifest.segments]):
+        raise ValueError
+    if not all(isinstance(text, str) for text in (facts.fingerprint, facts.what, facts.model)) or facts.grid:
+        raise ValueError
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -1,0 +1,1 @@
+"""Commands for more images than one machine has time for."""
