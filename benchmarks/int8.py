@@ -25,6 +25,7 @@ from vitrail.graphs import quantize_onnx
 from vitrail.graphs.graph_file import IMAGES
 from vitrail.graphs.graph_formats import graph_from_parts, traced_graph
 from vitrail.graphs.no_telemetry import import_silently
+from vitrail.inference.bench.bench_text import machine_line
 from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_images import CalibrationImages, calibration_images
 from vitrail.inference.calibration.int8_search import Int8Job, search_int8_apart
@@ -44,9 +45,10 @@ Calibrated on one half of the images, without their labels, and measured on the 
 way round. The means of both. Of accuracy on 300 images one is 0.33 points: the distance tells more. It is between
 outputs: of classes the total variation of the probabilities, else the relative error. Agreement is the share of answers
 that are float32's, as `--engine auto` counts them; `-` where it was not counted. bf16 is shown where it was measured.
+The largest change is that of a probability.
 
-| model | images | metric | float32 | | loss in points | agreement | distance | largest change of probability | chosen |
-|---|---|---|---|---|---|---|---|---|---|
+| model | images | metric | float32 | | loss in points | agreement | distance | largest change | chosen | measured |
+|---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 """
 
@@ -100,7 +102,8 @@ def measure(checkpoint: Checkpoint, images: CalibrationImages, runtime: str) -> 
             fold["refused"] = str(refused)
         print(json.dumps(fold), flush=True)
         folds.append(fold)
-    return {"images": len(images.images), "folds": folds}
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return {"images": len(images.images), "folds": folds, "measured": f"{today}, {machine_line()}"}
 
 
 def nncf_defaults(model: Any, inputs: NormalisedImages) -> Any:
@@ -136,13 +139,13 @@ def table_lines(name: str, row: dict[str, Any]) -> list[str]:
     folds = row["folds"]
     score = np.mean([fold["float32"] for fold in folds])
     begin = f"| {name} | {row['images']} | {folds[0]['metric']} | {100 * score:.2f} |"
-    lines = []
+    lines, when = [], row.get("measured", "2026-11-18")
     for title, kind in (("bf16", "bf16"), ("NNCF's defaults", "defaults"), ("ours", "ours")):
         measured = [fold[kind] for fold in folds if kind in fold]
         if not measured and kind == "bf16":  # on a processor that has none
             continue
         if not measured:
-            lines.append(f"{begin} {title} | refused | | | | {folds[0]['refused']} |")
+            lines.append(f"{begin} {title} | refused | | | | {folds[0]['refused']} | {when} |")
             continue
         points, distance = (np.mean([one[key] for one in measured]) for key in ("points", "distance"))
         shares = [one["agreement"] for one in measured if one["agreement"] is not None]
@@ -150,7 +153,7 @@ def table_lines(name: str, row: dict[str, Any]) -> list[str]:
         largest = max((one["largest"] for one in measured if one["largest"] is not None), default=None)
         change = "-" if largest is None else f"{largest:.3f}"
         chosen = "" if kind != "ours" else "; ".join(chosen_words(fold) for fold in folds)
-        lines.append(f"{begin} {title} | {points:.2f} | {agreement} | {distance:.4f} | {change} | {chosen} |")
+        lines.append(f"{begin} {title} | {points:.2f} | {agreement} | {distance:.4f} | {change} | {chosen} | {when} |")
     return lines
 
 

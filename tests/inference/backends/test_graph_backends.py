@@ -16,6 +16,9 @@ import torch
 from tests.conftest import lively_vit
 from vitrail.errors import VitrailError
 from vitrail.graphs.graph_formats import graph_parts, traced_graph
+from vitrail.inference.auto import crash_record
+from vitrail.inference.auto.candidates import Candidate
+from vitrail.inference.auto.crash_record import remember_crash
 from vitrail.inference.backends import graph_backend, openvino_run
 from vitrail.inference.backends.backend import load_backend
 from vitrail.inference.backends.graph_backend import GraphBackend
@@ -144,6 +147,19 @@ def test_a_damaged_graph_is_made_again(
     again = load_backend(backend.name, checkpoint_of("classify"), precision="fp32")
     assert f"is not taken by {backend.name}" in capsys.readouterr().err and path.read_bytes() == whole
     assert torch.equal(again(images), backend(images))
+
+
+def test_an_engine_that_crashed_before_is_run_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = checkpoint_of("classify")
+    load_backend("openvino", checkpoint, precision="fp32")  # traced, and kept
+    assert "crashed" not in capsys.readouterr().err
+    monkeypatch.setattr(crash_record, "cache_folder", lambda: tmp_path)
+    remember_crash(fingerprint(checkpoint), Candidate("openvino", "float32"), "a segmentation fault")
+    load_backend("openvino", checkpoint, precision="fp32")
+    said = capsys.readouterr().err
+    assert "openvino in float32 with this model: it crashed on " in said and "use another engine" in said
 
 
 def test_the_cpu_is_where_graphs_run(backend: GraphBackend) -> None:

@@ -36,6 +36,7 @@ class GraphBackend(ABC):
         self._lock = threading.Lock()  # a runtime's request runs one batch at a time
         self._runs: dict[tuple[int, int], GraphRun] = {}
         self.cache = GraphCache(fingerprint(checkpoint))
+        self._warn_of_crashes()
         self._run_at(checkpoint.preprocessing.size)  # now, so that no answer waits for it
 
     @classmethod
@@ -46,6 +47,14 @@ class GraphBackend(ABC):
         if device not in ("auto", "cpu"):
             raise VitrailError(f"the engine {cls.name} runs on the CPU, not on {device}: leave out the device")
         return cls(checkpoint, cls.choose_precision(precision), pictures)
+
+    def _warn_of_crashes(self) -> None:
+        """Whoever names an engine has it, also one that `auto` would not try again."""
+        from vitrail.inference.auto.crash_record import crashes_of  # it needs to know which backends there are
+
+        how = crashes_of(self.cache.fingerprint).get(f"{self.name} in {self.precision}")
+        if how is not None:
+            print_error(f"{self.name} in {self.precision} with this model: {how}; if it does again, use another engine")
 
     @property
     def precision(self) -> str:
