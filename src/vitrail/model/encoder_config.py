@@ -159,8 +159,8 @@ class EncoderConfig(ABC):
     def unusual(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as `to_dict` has them: a field that a later version adds is not
         among them, so what is kept under a key made of these is found by that version, too."""
-        usual = {field.name: field.default for field in dataclasses.fields(self)}
-        return {name: value for name, value in self.to_dict().items() if getattr(self, name) != usual[name]}
+        usual = self.fields()
+        return {name: value for name, value in self.to_dict().items() if getattr(self, name) != usual[name].default}
 
     def to_json(self) -> str:
         """`to_dict` as indented text."""

@@ -77,8 +77,9 @@ export function createSimilarView(node, model, store) {
       });
       const own = answer?.results?.find((one) => one.id === from)?.name ?? `number ${from}`;
       const what = `Pictures like ${from !== null ? own : pane?.source?.name ?? ""}`;
-      about.replaceChildren(...[from !== null ? back : null, el("p", { class: "filename", role: "status",
-        text: answer?.error ?? (answer ? `${what}, of ${count(model.index ?? 0, "picture")}` : "Searching …") })].filter(Boolean));
+      const text = answer?.error ?? (answer ? `${what}, of ${count(model.index ?? 0, "picture")}` : "Searching …");
+      const line = el("p", { class: "filename", role: "status", text });
+      about.replaceChildren(...[from !== null ? back : null, line].filter(Boolean));
       list.classList.toggle("waits", !answer); // what was found before stays until there is something new
       if (answer || !hint.hidden) list.replaceChildren(...(answer?.results ?? []).map((one) => card(one, from)));
     },
