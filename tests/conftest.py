@@ -24,7 +24,8 @@ from benchmarks.peers.process import let_torchvision_import
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
 
-pytest_plugins = ["tests.image_files"]  # image files of every kind, whole and broken, for the tests of several rooms
+# For the tests of several rooms: image files of every kind, whole and broken; a browser.
+pytest_plugins = ["tests.image_files", "tests.chromium"]
 
 let_torchvision_import()
 

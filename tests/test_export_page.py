@@ -18,10 +18,11 @@ import onnx
 import pytest
 import torch
 from PIL import Image
+from playwright.sync_api import Browser, Route
 from skimage.data import astronaut
 
 import vitrail
-from tests.serving.browser.driving import CHROMIUM
+from tests.chromium import CHROMIUM
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.weights.checkpoint import Checkpoint
@@ -130,9 +131,7 @@ def served(tmp_path: Path, web_runtime: Path) -> Iterator[str]:
     server.server_close()
 
 
-def test_the_page_runs_in_a_browser_without_a_network(tmp_path: Path, served: str) -> None:
-    from playwright.sync_api import Route, sync_playwright
-
+def test_the_page_runs_in_a_browser_without_a_network(tmp_path: Path, served: str, browser: Browser) -> None:
     save_model(tmp_path / "model.safetensors")
     vitrail.export(tmp_path / "model.safetensors", tmp_path / "web", preprocessing="inside")
     Image.fromarray(astronaut()).resize((96, 96)).save(tmp_path / "photo.png")  # the model's size: nothing to resize
@@ -145,18 +144,16 @@ def test_the_page_runs_in_a_browser_without_a_network(tmp_path: Path, served: st
             outside.append(route.request.url)
             route.abort()
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        page = browser.new_page()
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.route("**/*", watch)
-        page.goto(served)
-        page.wait_for_function("document.title === 'ready'", timeout=120_000)
-        page.set_input_files("#file", tmp_path / "photo.png")
-        page.wait_for_function("document.getElementById('answer').textContent !== ''", timeout=120_000)
-        text = page.text_content("#answer") or ""
-        browser.close()
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.route("**/*", watch)
+    page.goto(served)
+    page.wait_for_function("document.title === 'ready'", timeout=120_000)
+    page.set_input_files("#file", tmp_path / "photo.png")
+    page.wait_for_function("document.getElementById('answer').textContent !== ''", timeout=120_000)
+    text = page.text_content("#answer") or ""
+    page.close()
     assert not outside and not errors
     shown = {line.split()[0]: float(line.split()[1]) for line in text.splitlines()}
     assert shown == pytest.approx(predicted(tmp_path, "photo.png"), abs=1e-4)

@@ -678,7 +678,7 @@ def test_few_held_out_images_do_not_choose_the_weights(tmp_path, pictures, monke
     monkeypatch.setattr("vitrail.training.stages.decode_images.ENOUGH_IMAGES", enough)
     scores = iter([0.2, 0.9, 0.5, 0.4, *[0.3] * 20])
     monkeypatch.setattr(
-        "vitrail.training.loop.quick_metrics",
+        "vitrail.training.train_step.quick_metrics",
         lambda *arguments: {"loss": 1.0, "accuracy": next(scores), "balanced_accuracy": 0.5},
     )
     finished = train(pictures, tmp_path / "run", settings=fast())

@@ -14,15 +14,12 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
+from tests.chromium import CHROMIUM
 from tests.report.pages.test_check_page import EVIL, QUOTED, Reader
 from tests.search.pile.blobs import blobs
-from tests.serving.browser.conftest import browser
-from tests.serving.browser.driving import CHROMIUM
 from vitrail.report.pages.explore_page import choose_pictures, page
 from vitrail.search.pile.exploration import Exploration, explore_vectors
 from vitrail.search.pile.image_pile import Pile
-
-__all__ = ["browser"]
 
 
 @pytest.fixture(scope="module")

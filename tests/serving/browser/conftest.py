@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Request, Route, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Request, Route
 
-from tests.serving.browser.driving import CHROMIUM, LABELS, PageDriver, blots
+from tests.chromium import CHROMIUM
+from tests.serving.browser.driving import LABELS, PageDriver, blots
 from tests.serving.conftest import with_familiarity
 from tests.serving.server import ThreadServer
 from vitrail.model.presets import preset
@@ -48,14 +49,6 @@ def url(model_file: Path) -> Iterator[str]:
     server = ThreadServer(model_file, samples=model_file.parent / "samples")
     yield server.address
     assert server.stop() == 0
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import shutil
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 LABELS = ["<img src=x onerror=\"document.title='broken'\">", 'a "quoted" & <b>bold</b> name', "owl", "cat"]
 
 

@@ -12,7 +12,7 @@ from vitrail.training.stages import build_model
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
-    settings = Settings().with_values({"model.model": "mu/4", "model.image_size": 28, "data.workers": 0})
+    settings = Settings().with_values({"model.model": "mu/28", "model.image_size": 196, "data.workers": 0})
     vitrail.train(write_pictures(folder / "data"), folder / "run", epochs=1, settings=settings)
     return folder / "run" / "model.safetensors"
 
@@ -20,11 +20,11 @@ def first(tmp_path_factory):
 @pytest.mark.parametrize(
     ("image_seconds", "more", "side"),
     [
-        (100.0, {}, 16),
-        (1e-9, {}, 28),
-        (100.0, {"model.image_size": 24}, 24),
-        (100.0, {"model.train_only": "head"}, 28),
-        (100.0, {"train.minutes": None, "train.epochs": 1.0}, 28),
+        (100.0, {}, 112),
+        (1e-9, {}, 196),
+        (100.0, {"model.image_size": 168}, 168),
+        (100.0, {"model.train_only": "head"}, 196),
+        (100.0, {"train.minutes": None, "train.epochs": 1.0}, 196),
     ],
 )
 def test_fine_tuning_takes_the_size_that_the_minutes_suffice_for(
@@ -36,7 +36,7 @@ def test_fine_tuning_takes_the_size_that_the_minutes_suffice_for(
     settings = Settings().with_values({"data.workers": 0, "train.minutes": 0.03} | more)
     run = vitrail.train(data, tmp_path / "run", start=first, settings=settings)
     assert run.checkpoint.config.image_size == run.checkpoint.preprocessing.size == (side, side)
-    assert any(reason.startswith(f"size: {side} x {side} px") for reason in run.plan.reasons) is (side == 16)
+    assert any(reason.startswith(f"size: {side} x {side} px") for reason in run.plan.reasons) is (side == 112)
     again = vitrail.load(tmp_path / "run" / "model.safetensors")
     assert again.config.image_size == (side, side)
     measured = vitrail.evaluate(tmp_path / "run" / "model.safetensors", data, bootstrap=0)
