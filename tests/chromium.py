@@ -1,4 +1,4 @@
-"""The one browser of a test process: playwright cannot start twice in it."""
+"""A browser for tests of pages. One at a time in a process: playwright cannot start twice in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while it is open an event loop runs, and no test can start another
 def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 

@@ -169,7 +169,9 @@ def test_answers_about_places_can_be_learnt_beside(folder: Path, tmp_path: Path)
     values = {"width": 32, "depth": 1, "heads": 1, "patch_size": 8, "image_size": 32}
     settings = Settings().with_values({f"model.{name}": value for name, value in values.items()})
     settings = settings.with_values({"train.epochs": 1.0, "train.batch_size": 4, "data.workers": 0})
-    train(tmp_path / "shapes", tmp_path / "run", unlabelled=folder / "pile", task="segment", settings=settings)
+    run = train(tmp_path / "shapes", tmp_path / "run", unlabelled=folder / "pile", task="segment", settings=settings)
+    assert 0 <= run.results["metrics"]["mIoU"] <= 1
+    assert not any("decoder" in name for name in load_file(tmp_path / "run" / "model.safetensors"))
 
 
 @pytest.mark.parametrize(
