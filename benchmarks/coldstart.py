@@ -52,6 +52,11 @@ def main() -> None:
         RESULTS.write_text(text, encoding="utf-8")
 
 
+def model_name(model: str) -> str:
+    """A preset as it is, of a file its name: no page has a path of this machine."""
+    return Path(model).name if Path(model).exists() else model
+
+
 def model_file(model: str, folder: Path) -> Path:
     """The file, or that of a preset with fresh weights."""
     if Path(model).exists():
@@ -111,8 +116,8 @@ def page(seconds: dict[str, list[float]], options: argparse.Namespace) -> str:
         "# From the shell to the first answer",
         "",
         f"{today}, {machine_line()}, Python {sys.version.split()[0]}, {versions}.",
-        f"`python -m benchmarks.coldstart PHOTO --model {Path(options.model).name} --rounds {options.rounds}`: "
-        f"{Path(options.model).name}, one photo,",
+        f"`python -m benchmarks.coldstart PHOTO --model {model_name(options.model)} --rounds {options.rounds}`: "
+        f"{model_name(options.model)}, one photo,",
         "a new process each time, interleaved; medians, and ratios as the median over the rounds. The bar for torch is",
         "1.3. With a graph the second start imports no torch (a test holds that) and must be faster than the first.",
         "",

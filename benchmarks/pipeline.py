@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.coldstart import model_file
+from benchmarks.coldstart import model_file, model_name
 
 RESULTS = Path(__file__).parent / "results" / "pipeline.md"
 LONG_SIDE, QUALITY = 500, 90
@@ -160,7 +160,7 @@ def page(rows: dict[str, list[dict[str, float]]], options: argparse.Namespace) -
         "# The whole way: `predict` against the bare engine",
         "",
         f"{today}, {machine_line()}, {versions}. {options.images:,} JPEGs, longer side {LONG_SIDE} px, quality "
-        f"{QUALITY}; {Path(options.model).name} at 224 px;",
+        f"{QUALITY}; {model_name(options.model)} at 224 px;",
         f"{options.workers} threads decode. `python -m benchmarks.pipeline PHOTOS --images {options.images} --engines "
         f"{options.engines} --rounds {options.rounds}`",
         "",
