@@ -204,7 +204,7 @@ def kept_row(name: str, checkpoint: Checkpoint, parts: Parts) -> str:
 HEADER = "pass | AUROC | caught | AUROC, shrunk | caught, shrunk"
 PAGE = """# Pictures unlike those a model learnt from
 
-{today}, {cpu}, one core, torch {torch}, float32. `{command}`
+{today}, {cpu}, {threads} threads, torch {torch}, float32. `{command}`
 
 {counts}
 
@@ -262,6 +262,7 @@ def main() -> None:
         text = PAGE.format(
             today=datetime.datetime.now(tz=datetime.UTC).date(),
             cpu=processor()[0],
+            threads=torch.get_num_threads(),
             torch=torch.__version__,
             command=f"python -m benchmarks.familiarity {options.data.name} {options.strangers.name} {names}",
             counts=counts,

@@ -75,7 +75,7 @@ def embedded(model: Path, dataset: Dataset, kept: Path | None) -> tuple[np.ndarr
 
 PAGE = """# Wrong labels found
 
-{today}, {cpu}, one core, torch {torch}. `{command}`
+{today}, {cpu}, {threads} threads, torch {torch}. `{command}`
 
 {model} on {count:,} pictures of {data}, {share:g} % of their labels changed to another class at random, {seeds} seeds
 (mean, lowest to highest). 'first {first:g} %': flipped labels within that part of the list. 'called an error': by
@@ -114,6 +114,7 @@ def main() -> None:
         text = PAGE.format(
             today=datetime.datetime.now(tz=datetime.UTC).date(),
             cpu=processor()[0],
+            threads=torch.get_num_threads(),
             torch=torch.__version__,
             command=f"python -m benchmarks.label_errors {options.model.name} {options.data.name} --write",
             model=options.model.name,
