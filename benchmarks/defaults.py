@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from training.places import BENCHMARKS, REPOSITORY, add_shared, dataset
 from training.results import machine
@@ -86,6 +87,18 @@ def bccd(given: argparse.Namespace, target: Path, train: int = 10**6) -> None:
         (lists / f"{part}.txt").write_text("\n".join(names[: train if part == "train" else None]) + "\n")
 
 
+def bccd_counts(given: argparse.Namespace, target: Path) -> None:
+    """How many red cells a picture of 640 x 480 px has: a table of numbers from the boxes."""
+    source = given.data / "bccd"
+    lines = ["image,red_cells,split"]
+    for part in ("train", "val", "test"):
+        for name in (source / "ImageSets" / "Main" / f"{part}.txt").read_text().split():
+            objects = ElementTree.parse(source / "Annotations" / f"{name}.xml").findall("object")
+            lines.append(f"{name}.jpg,{sum(one.findtext('name') == 'RBC' for one in objects)},{part}")
+            link_part(source / "JPEGImages", target, [f"{name}.jpg"])
+    (target / "table.csv").write_text("\n".join(lines) + "\n")
+
+
 def camvid(given: argparse.Namespace, target: Path) -> None:
     target.symlink_to((given.data / "camvid").resolve())
 
@@ -122,6 +135,7 @@ SETS: dict[str, tuple[str, Maker, tuple[object, ...]]] = {  # folder, its maker,
     "flowers, 20 a class, fine-tuned": ("flowers-20", lambda given, target: flowers(given, target, 20), TUNED),
     "bccd": ("bccd", bccd, ()),
     "bccd, 40 images": ("bccd-40", lambda given, target: bccd(given, target, 40), ()),
+    "bccd, red cells counted": ("bccd-counts", bccd_counts, ()),
     "camvid": ("camvid", camvid, ("--ignore", 11)),
     "shapes, classify": ("shapes", shapes, ("--task", "classify")),
     "shapes, regress": ("shapes", shapes, ("--task", "regress")),
