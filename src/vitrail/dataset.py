@@ -7,6 +7,7 @@ task says (`vitrail.tasks.task_data`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +86,15 @@ class Dataset:
 
     def part(self, split: str) -> tuple[Item, ...]:
         """The items of train, val or test; those without a part count as train."""
-        return tuple(item for item in self.items if (item.split or "train") == split)
+        return self._parts.get(split, ())
+
+    @functools.cached_property
+    def _parts(self) -> dict[str, tuple[Item, ...]]:
+        """Found once: callers ask for each image, and of 60,000 images looking for them again took minutes."""
+        parts: dict[str, list[Item]] = {}
+        for item in self.items:
+            parts.setdefault(item.split or "train", []).append(item)
+        return {split: tuple(items) for split, items in parts.items()}
 
     def class_counts(self, split: str | None = None) -> list[int]:
         """Images of each class, in the order of `labels`; boxes of each class where there are boxes."""

@@ -44,6 +44,7 @@ def names(finding: Finding) -> list[str]:
 def test_a_clean_set_has_no_findings(clean: Path, fast: bool) -> None:
     report = check(clean, fast=fast)
     assert report.findings == () and report.exit_code == 0 and report.broken == frozenset()
+    assert report.broken is report.broken  # each image is looked up in it
     assert str(report).startswith("24 images in 2 classes (folders), no validation part: 20 % will be held out\n")
     assert "nothing to say" in str(report)
 

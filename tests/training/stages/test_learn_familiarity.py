@@ -14,8 +14,10 @@ from safetensors.torch import load_file
 import vitrail
 from tests.training.running import write_pictures
 from vitrail.commands.train import train
+from vitrail.training.plan import Plan
 from vitrail.training.settings import Settings
 from vitrail.training.stages import learn_familiarity
+from vitrail.training.stages.make_plan import REPORT
 from vitrail.weights.familiarity.kept_vectors import UNFAMILIAR
 from vitrail.weights.load import load
 
@@ -93,6 +95,15 @@ def test_a_run_of_minutes_keeps_what_the_time_suffices_for(
     train(data, tmp_path / "run", settings=settings(train__epochs=None, train__minutes=0.1))
     familiarity = load(tmp_path / "run" / "model.safetensors").familiarity
     assert familiarity is not None and len(familiarity.vectors) == 32  # two batches: 20 pictures are needed
+
+
+def test_its_time_is_kept_free_and_does_not_grow_on_a_slow_machine(tmp_path: Path, data: Path) -> None:
+    """It stops by the clock. A busy core once made 5 seconds for it 22, and a run of 3 minutes ended 19 s early."""
+    train(data, tmp_path / "run", settings=settings(train__epochs=None, train__minutes=0.2))
+    timing = Plan.read(tmp_path / "run" / "plan.json").timing
+    assert timing is not None and timing.report == pytest.approx(REPORT + learn_familiarity.SHARE * 12)
+    slow = timing.scaled(4.0, image=4 * timing.image)
+    assert slow.ending - timing.report == pytest.approx(4 * (timing.ending - timing.report))
 
 
 def test_wrong_labels_are_in_the_report(tmp_path: Path, data: Path, tiny: Callable[..., Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -45,9 +46,9 @@ class CheckReport:
         """1 where something would spoil training."""
         return 1 if any(finding.severity == "error" for finding in self.findings) else 0
 
-    @property
+    @functools.cached_property
     def broken(self) -> frozenset[Path]:
-        """The files that training leaves out."""
+        """The files that training leaves out. Found once, for each image is looked up in it."""
         broken = {one.path for one in self.examined if one.problem is not None}
         looks = zip(self.dataset.items, self.looks, strict=False)
         return frozenset(broken | {item.path for item, look in looks if look is not None and look.problem is not None})
