@@ -136,6 +136,74 @@ def test_embed_writes_vectors_a_shard(
     assert "1 of 3 shards are not done" in capsys.readouterr().err
 
 
+def test_an_index_of_a_manifest(
+    save: Callable[..., Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In two parts, then as a whole: what an index of the files by themselves has, and what lies in tars and cells."""
+    model, manifest, idx = str(save()), str(tmp_path / "m"), str(tmp_path / "idx")
+    main(["manifest", str(data), "--out", manifest, "--shard-size", "7"])
+    options = ["--batch-size", "4", "--processes", "1"]
+    command = ["index", model, manifest, "--out", idx, *options]
+    for part, code in (("1/2", 1), ("2/2", 0)):
+        capsys.readouterr()
+        assert main([*command, "--part", part]) == code
+        said = capsys.readouterr()
+        assert "the same command without --part writes the index" in said.err and not said.out
+    assert not Path(idx).exists()
+    shards = {path: path.stat().st_mtime_ns for path in Path(f"{idx}.shards").glob("*.parquet")}
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert said.out == f"{idx}: 17 pictures\n"
+    assert f"17 added, 3 could not be read; {idx}.shards can be removed now" in said.err
+    assert len(shards) == 3 and all(path.stat().st_mtime_ns == made for path, made in shards.items())
+    assert main(command) == 1 and "0 added, 17 already there" in capsys.readouterr().err
+
+    vitrail.index(model, data, out=tmp_path / "files", batch_size=4)
+    files, whole = (vitrail.ImageIndex(tmp_path / name) for name in ("files", "idx"))
+    ids = {path: id_ for id_, path, _ in whole.entries()}
+    assert len(files) == 11 and f"{data / 'more.tar'}::0.png" in ids and f"{data / 'rest.parquet'}::2" in ids
+    for id_, path, _ in files.entries():
+        np.testing.assert_allclose(whole.vector(ids[path]), files.vector(id_), atol=1e-5)
+    assert main(["search", idx, str(data / "dog" / "1.png"), "--top", "1"]) == 0
+    assert capsys.readouterr().out == f"1.000  {data / 'dog' / '1.png'}\n"
+
+    with tarfile.open(data / "more.tar") as tar:
+        copy = tar.extractfile("2.png")
+        assert copy is not None
+        (tmp_path / "later").mkdir()
+        (tmp_path / "later" / "copy.png").write_bytes(copy.read())
+    Image.open(data / "dog" / "1.png").rotate(90).save(tmp_path / "later" / "new.png")
+    main(["manifest", str(tmp_path / "later"), "--out", str(tmp_path / "m2")])
+    assert main(["index", idx, str(tmp_path / "m2"), "--add", *options]) == 0
+    assert "1 added, 1 copy left out" in capsys.readouterr().err
+    assert len(vitrail.ImageIndex(idx)) == 18
+
+
+def test_an_index_refuses_shards_of_another_model_and_damaged_ones(
+    save: Callable[..., Path], photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, manifest, idx = str(save()), str(tmp_path / "m"), str(tmp_path / "idx")
+    main(["manifest", str(photos), "--out", manifest, "--shard-size", "7"])
+    assert main(["index", model, manifest, "--out", idx, "--processes", "1"]) == 0
+    before = len(vitrail.ImageIndex(idx))
+    other = str(save(name="other.safetensors", depth=3))
+    capsys.readouterr()
+    for command in (["index", other, manifest, "--out", idx], ["index", idx, manifest, "--add", "--model", other]):
+        assert main([*command, "--processes", "1"]) == 2
+        assert "makes other vectors than the index has" in capsys.readouterr().err
+    shard = next((tmp_path / "idx.shards").glob("000000-*.parquet"))
+    broken = bytearray(shard.read_bytes())
+    broken[200] ^= 1
+    shard.write_bytes(broken)
+    assert main(["index", idx, manifest, "--add", "--processes", "1"]) == 2
+    assert f"{shard} is damaged: remove it" in capsys.readouterr().err
+    assert len(vitrail.ImageIndex(idx)) == before
+    with pytest.raises(vitrail.VitrailError, match="part is for the shell"):
+        vitrail.index(model, manifest, out=tmp_path / "x", part=(1, 2))
+    made = vitrail.index(model, manifest, out=tmp_path / "from Python", processes=1)
+    assert len(made) == before
+
+
 def test_what_does_not_go_together_is_a_sentence(
     save: Callable[..., Path],
     photos: Path,
@@ -152,7 +220,10 @@ def test_what_does_not_go_together_is_a_sentence(
         (["predict", model, manifest, "--out", "x", "--json", "y"], "vitrail merge x --out FILE"),
         (["predict", model, manifest, str(photos), "--out", "x"], "is given alone"),
         (["predict", model, manifest, "--out", manifest], "is the manifest itself"),
-        (["index", model, manifest, "--out", "x"], "which this command does not take"),
+        (["explain", model, manifest, "--out", "x.html"], "which this command does not take"),
+        (["index", model, manifest, str(photos), "--out", "x"], "is given alone"),
+        (["index", model, str(photos), "--out", "x", "--processes", "2"], "give a manifest"),
+        (["index", model, manifest, "--out", str(photos)], "is there and is no index"),
         (["manifest", str(photos), "--out", manifest], "holds a manifest already"),
         (["manifest", str(tmp_path / "nothing"), "--out", "x"], "does not exist"),
         (["merge", str(tmp_path / "nothing"), "--out", "x"], "there is no folder"),

@@ -112,6 +112,15 @@ def table_of(rows: Sequence[Row], facts: VectorFacts) -> Any:
     return pa.Table.from_arrays(columns, schema=schema_of(facts))
 
 
+def rows_of(table: Any) -> Iterator[Row]:
+    """The rows of an Arrow table, as `table_of` made it; vectors of patches are (N D,)."""
+    column = table.column("vector").combine_chunks()
+    vectors = iter(column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size))
+    columns = [table.column(name).to_pylist() for name in ("id", "path", "digest", "error")]
+    for id_, path, hashed, error, valid in zip(*columns, column.is_valid().to_pylist(), strict=True):
+        yield Row(id_, path, hashed, next(vectors) if valid else None, error)
+
+
 @contextlib.contextmanager
 def writing_vectors(path: Path, facts: VectorFacts) -> Iterator[Any]:
     """A ParquetWriter to a file; each table that it is given becomes a row group."""

@@ -8,12 +8,15 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from vitrail.errors import VitrailError
 from vitrail.shards.output_format import Counts, OutputFormat, Stamp
 from vitrail.storage import Missing, Unavailable, open_file
 from vitrail.text import shown
+
+if TYPE_CHECKING:
+    from vitrail.search.vector_file import Row
 
 KEY = b"vitrail_shard"
 FORMAT = 1
@@ -48,16 +51,22 @@ class VectorShards(OutputFormat):
         with contextlib.ExitStack() as stack:
             writer = None
             for path, stamp in files:
-                with _opened(path) as file:
-                    footer = None if file is None else _footer(file, stamp)
-                    if file is None or footer is None:
-                        raise VitrailError(f"{shown(path)} is damaged: remove it and run the same command again")
+                with _whole(path, stamp) as (file, footer):
                     if writer is None:
                         writer = stack.enter_context(_like(file, out))
-                    _copy(file, footer, writer, path)
+                    for table in _tables(file, footer, path):
+                        writer.write_table(table)
                 images += footer["images"]
                 errors += footer["errors"]
         return Counts(images, errors)
+
+    def rows(self, path: str, stamp: Stamp) -> list[Row]:
+        """The rows of a shard, every byte of them checked."""
+        from vitrail.search.vector_file import rows_of
+
+        with _whole(path, stamp) as (file, footer):
+            tables = list(_tables(file, footer, path))
+        return [row for table in tables for row in rows_of(table)]
 
 
 class VectorRows:
@@ -97,14 +106,29 @@ def _hash(sha: Any, table: Any) -> None:
     sha.update(np.ascontiguousarray(flat).tobytes())
 
 
-def _copy(file: Any, footer: dict[str, Any], writer: Any, path: str) -> None:
+@contextlib.contextmanager
+def _whole(path: str, stamp: Stamp) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """pyarrow's ParquetFile and its footer; VitrailError where it is not the whole output of this shard."""
+    with _opened(path) as file:
+        footer = None if file is None else _footer(file, stamp)
+        if file is None or footer is None:
+            raise _damaged(path)
+        yield file, footer
+
+
+def _tables(file: Any, footer: dict[str, Any], path: str) -> Iterator[Any]:
+    """Its row groups; VitrailError at the end where they are not what was written."""
     sha = hashlib.sha256()
     for group in range(file.metadata.num_row_groups):
         table = file.read_row_group(group)
         _hash(sha, table)
-        writer.write_table(table)
+        yield table
     if sha.hexdigest() != footer["sha256"]:
-        raise VitrailError(f"{shown(path)} is damaged: remove it and run the same command again")
+        raise _damaged(path)
+
+
+def _damaged(path: str) -> VitrailError:
+    return VitrailError(f"{shown(path)} is damaged: remove it and run the same command again")
 
 
 def _like(file: Any, out: Path) -> Any:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from vitrail.commands.predict import IMAGES
+from vitrail.commands.predict import IMAGES_OR_MANIFEST
 from vitrail.commands.shared_options import MAX_PIXELS
 from vitrail.commands.shell import Argument
-from vitrail.commands.without_labels.embed import checked_on, open_embedder, running
+from vitrail.commands.without_labels.embed import EmbedOptions, checked_on, embed_job, open_embedder, running
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import AnsweringOptions
-from vitrail.options import Option, takes_options
+from vitrail.options import Option, options_in, takes_options
+from vitrail.shards.shard_options import ModelShardOptions, ShardOptions, manifest_of
 
 if TYPE_CHECKING:
+    from vitrail.images.unreadable import UnreadableImage
     from vitrail.search.embeddings import Embedder
     from vitrail.search.index.add_images import AddSummary
     from vitrail.search.index.image_index import ImageIndex
@@ -24,12 +27,21 @@ if TYPE_CHECKING:
 SOURCE = "a model file, folder, published name or hub id; with --add, --remove or --rebuild, the folder of an index"
 
 
-class IndexOptions(AnsweringOptions, total=False):
+class IndexOptions(AnsweringOptions, ModelShardOptions, total=False):
     out: Annotated[str | Path | None, Option("make an index in this folder, or go on with it", metavar="DIR")]
     add: Annotated[bool, Option("add the images to an index; those that changed are replaced", default=False)]
     remove: Annotated[bool, Option("remove the images, or all below a folder, from an index", default=False)]
     rebuild: Annotated[bool, Option("write an index anew, without what was removed", default=False)]
     model: Annotated[str | Path | None, Option("where the index's model is now", metavar="MODEL", unset="where it was")]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a command, in words."""
+
+    words: str
+    errors: Sequence[UnreadableImage] = ()
+    unread: bool = False  # some images could not be read
 
 
 @takes_options(IndexOptions)
@@ -40,8 +52,11 @@ def index(
     add=True)`, `index(folder, images, remove=True)`, `index(folder, rebuild=True)`. The index is given back.
 
     What is there already is not embedded again, the same content is never there twice, and a file that changed is
-    replaced. Whatever stops it leaves an index that is whole.
+    replaced. Whatever stops it leaves an index that is whole. `images` can be a manifest, whose shards are worked on by
+    several processes; all of its parts must be done.
     """
+    if options["part"] is not None:
+        raise VitrailError("part is for the shell: in Python, leave it out")
     index_images(source, images, options)
     from vitrail.search.index.image_index import ImageIndex
 
@@ -51,7 +66,7 @@ def index(
 @takes_options(IndexOptions)
 def run_index(
     source: Annotated[str, Argument(SOURCE, "MODEL|INDEX")],
-    images: Annotated[Sequence[str], Argument(IMAGES, "[IMAGES...]", several=True)] = (),
+    images: Annotated[Sequence[str], Argument(IMAGES_OR_MANIFEST, "[IMAGES...]", several=True)] = (),
     max_pixels: Annotated[int | None, MAX_PIXELS] = None,
     **options: Unpack[IndexOptions],
 ) -> int:
@@ -60,38 +75,44 @@ def run_index(
     the same command.
     """
     from vitrail.images.decode_limits import limit_decoding
-    from vitrail.search.index.index_manifest import read_manifest
+    from vitrail.search.index.index_manifest import is_index, read_manifest
     from vitrail.terminal import print_error
     from vitrail.text import counted, shown
 
     folder = Path(options["out"] or source)
     try:
         with limit_decoding(max_pixels):
-            summary = index_images(source, images, options)
+            outcome = index_images(source, images, options, max_pixels)
     except KeyboardInterrupt:
         print_error(f"stopped: what was added so far is in {shown(folder)}, and the same command goes on from it")
         raise
-    if isinstance(summary, str):
-        print(summary, file=sys.stderr)
-    else:
-        for error in summary.errors:
-            print_error(str(error))
-        print(summary.in_words(), file=sys.stderr)
-    size = read_manifest(folder).size
-    print(f"{shown(folder)}: {counted(size, 'picture')}")
-    return 1 if not isinstance(summary, str) and summary.errors else 0
+    for error in outcome.errors:
+        print_error(str(error))
+    print(outcome.words, file=sys.stderr)
+    if is_index(folder):  # with --part there may be none yet
+        print(f"{shown(folder)}: {counted(read_manifest(folder).size, 'picture')}")
+    return 1 if outcome.unread else 0
 
 
 def index_images(
-    source: str | Path, images: str | Path | Iterable[str | Path], options: IndexOptions
-) -> AddSummary | str:
-    """What the options ask for; what came of it, for a removal in words."""
+    source: str | Path,
+    images: str | Path | Iterable[str | Path],
+    options: IndexOptions,
+    max_pixels: int | None = None,
+) -> Outcome:
+    """Do what the options ask for."""
     from vitrail.search.index.index_writer import writing_index
 
     given = [images] if isinstance(images, str | Path) else list(images)
     check_grammar(source, given, options)
-    if options["out"] is not None or options["add"]:
-        return _add(source, given, options)
+    target = options["out"] or (source if options["add"] else None)
+    sharding = options_in(ShardOptions, options)
+    manifest = manifest_of([str(image) for image in given], None if target is None else str(target), sharding)
+    if manifest is not None:
+        return _add_manifest(source, manifest, options, max_pixels)
+    if target is not None:
+        summary = _add(source, given, options)
+        return Outcome(summary.in_words(), summary.errors, bool(summary.errors))
     with writing_index(source) as writer:
         if options["rebuild"]:
             writer.commit(rebuild=True)
@@ -99,7 +120,7 @@ def index_images(
         else:
             words = _remove(writer, given)
     make_graph(Path(source), force=options["rebuild"])
-    return words
+    return Outcome(words)
 
 
 def check_grammar(source: str | Path, images: Sequence[str | Path], options: IndexOptions) -> None:
@@ -147,6 +168,40 @@ def _add(source: str | Path, images: Sequence[str | Path], options: IndexOptions
         summary = add_images(writer, embedder, expand(images), bar.step)
     make_graph(folder)
     return summary
+
+
+def _add_manifest(source: str | Path, manifest: str, options: IndexOptions, max_pixels: int | None) -> Outcome:
+    """The shards become files of vectors first, by as many processes as are asked for, and then rows of the index."""
+    from vitrail.progress import ProgressBar
+    from vitrail.search.index.index_manifest import is_index, read_manifest
+    from vitrail.search.index.index_model import model_places, recorded_name
+    from vitrail.search.index.index_writer import check_new_place, writing_index
+    from vitrail.search.vector_file import import_pyarrow
+    from vitrail.shards.add_to_index import add_shards, facts_of_shards, shards_of
+    from vitrail.shards.run_job import run_job
+    from vitrail.text import shown
+
+    import_pyarrow()  # its absence is said before a model is loaded
+    folder = Path(options["out"] or source)
+    there = read_manifest(folder).facts if options["add"] or is_index(folder) else None
+    if there is None:
+        check_new_place(folder)
+    model: str | Path = source
+    if there is not None and options["add"]:
+        model = options["model"] or next(model_places(folder, there.model), there.model)
+    vectors: EmbedOptions = {**running(options), "what": "pooled", "normalise": True}
+    made = embed_job(recorded_name(model), manifest, max_pixels, options["threads"], vectors)
+    job = replace(made, expected=None if there is None else there.fingerprint)
+    result = run_job(job, manifest, shards_of(folder), options_in(ShardOptions, options))
+    if options["part"] is not None:
+        words = f"{result.in_words()}; when all parts are done, the same command without --part writes the index"
+        return Outcome(words, unread=bool(result.errors))
+    facts = None if there is not None else facts_of_shards(result.folder, result.manifest)
+    with writing_index(folder, facts) as writer, ProgressBar("indexing") as bar:
+        summary = add_shards(writer, result.folder, result.manifest, bar.step)
+    make_graph(folder)
+    words = f"{summary.in_words()}; {shown(shards_of(folder))} can be removed now"
+    return Outcome(words, summary.errors, bool(summary.errors))
 
 
 def _index_embedder(

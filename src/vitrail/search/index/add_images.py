@@ -18,11 +18,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from vitrail.data.manifest.manifest_row import INSIDE
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.prefetch import Pause
 from vitrail.search.embeddings import Embedder
 from vitrail.search.index.index_writer import IndexWriter
 from vitrail.search.vector_file import Row, digests_ahead, file_digest, recordable
+from vitrail.storage import is_url
 from vitrail.text import counted, shown
 
 COMMIT_ROWS, COMMIT_SECONDS = 1024, 30.0  # whichever comes first
@@ -54,10 +56,10 @@ class AddSummary:
 
 
 class Addition:
-    """One run of `add_images`: what waits for its vector, and what waits to be committed."""
+    """One run that adds images: what waits for its vector, and what waits to be committed."""
 
-    def __init__(self, writer: IndexWriter, embedder: Embedder) -> None:
-        self.writer, self.embedder = writer, embedder
+    def __init__(self, writer: IndexWriter) -> None:
+        self.writer = writer
         self.summary = AddSummary()
         self.waiting: deque[tuple[str, str]] = deque()  # path and digest of those whose vectors are on their way
         self.in_hand: set[str] = set()  # digests of what is not committed yet
@@ -104,7 +106,7 @@ class Addition:
     def _same_content(self, path: str, digest: str, id_: int, known_path: str) -> None:
         if known_path == path:
             self.summary.present += 1
-        elif file_digest(known_path) == digest:
+        elif not is_plain_file(known_path) or file_digest(known_path) == digest:
             self.summary.copies += 1
         else:
             self.summary.moved += 1
@@ -127,16 +129,29 @@ class Addition:
             self.summary.replaced += 1
         self._put(Row(-1, path, digest, vector), replaces=[] if before is None else [before[0]])
 
+    def add_row(self, row: Row) -> None:
+        """An image whose vector is there already, by its path and digest; its id is given when it is committed."""
+        if row.vector is None or row.digest is None:
+            self.summary.errors.append(UnreadableImage(shown(row.path), "damaged", row.error or "gives no vector"))
+        elif self._is_new(row.path, row.digest):
+            self.take(None, row.vector)
+        if self.due:
+            self.commit()
+
     def _put(self, row: Row, replaces: list[int]) -> None:
         self.rows.append(row)
         self.removed.update(replaces)
+
+    @property
+    def due(self) -> bool:
+        """Whether enough has come for a generation of the index."""
+        return len(self.rows) >= COMMIT_ROWS or time.monotonic() - self.committed_at >= COMMIT_SECONDS
 
     def commit(self, only_if_due: bool = False) -> None:
         """Make what has come so far a generation of the index.
 
         only_if_due: where there is enough of it, or nothing is on its way, as when standard input makes a pause."""
-        due = len(self.rows) >= COMMIT_ROWS or time.monotonic() - self.committed_at >= COMMIT_SECONDS
-        if only_if_due and not due and self.waiting:
+        if only_if_due and not self.due and self.waiting:
             return
         self.writer.commit(self.rows, self.removed)
         self.in_hand.difference_update(row.digest or "" for row in self.rows)
@@ -153,7 +168,7 @@ def add_images(
 
     An interruption leaves what was committed, and commits what has come since.
     """
-    addition = Addition(writer, embedder)
+    addition = Addition(writer)
     try:
         with contextlib.closing(embedder.embed(addition.new_files(sources, seen))) as embeddings:
             for embedding in embeddings:
@@ -163,6 +178,12 @@ def add_images(
     finally:
         addition.commit()
     return addition.summary
+
+
+def is_plain_file(path: str) -> bool:
+    """Whether an index's path is that of a file on this machine, and not of a tar's member, of a Parquet file's cell or
+    of a store's object. Only such a file can be looked at again for little."""
+    return INSIDE not in path and not is_url(path)
 
 
 def remove_images(writer: IndexWriter, paths: Iterable[ImagePath]) -> tuple[int, list[str]]:

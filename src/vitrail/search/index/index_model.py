@@ -33,7 +33,7 @@ def open_index_model(
                 f"(the index was made with {shown(facts.model)})"
             )
         return embedder
-    for place in _places(folder, facts.model):
+    for place in model_places(folder, facts.model):
         embedder = Embedder(place, what=facts.what, normalise=facts.normalise, **options)
         if embedder.fingerprint == facts.fingerprint:
             return embedder
@@ -43,8 +43,8 @@ def open_index_model(
     )
 
 
-def _places(folder: Path, name: str) -> Iterator[str | Path]:
-    """Where the model may be: its own place first."""
+def model_places(folder: Path, name: str) -> Iterator[str | Path]:
+    """Where a model of this recorded name may be: its own place first."""
     if not os.path.isabs(name):
         yield name  # a published name or a hub id
         return

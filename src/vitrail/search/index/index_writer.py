@@ -34,13 +34,19 @@ def writing_index(folder: str | Path, facts: VectorFacts | None = None) -> Itera
     import_pyarrow()
     if facts is None or is_index(folder):
         read_manifest(folder)  # refuses what is no index
-    elif folder.exists() and (not folder.is_dir() or any(one.name != LOCK for one in folder.iterdir())):
-        raise VitrailError(f"{shown(folder)} is there and is no index: choose another --out")
+    else:
+        check_new_place(folder)
     with holding_lock(folder / LOCK, f"another process is writing to {shown(folder)}: wait until it has ended"):
         remove_unfinished(folder)
         if facts is not None and not is_index(folder):
             write_manifest(folder, Manifest(facts))
         yield IndexWriter(folder)
+
+
+def check_new_place(folder: Path) -> None:
+    """Refuse to make an index in a folder that holds something else."""
+    if folder.exists() and (not folder.is_dir() or any(one.name != LOCK for one in folder.iterdir())):
+        raise VitrailError(f"{shown(folder)} is there and is no index: choose another --out")
 
 
 class IndexWriter:

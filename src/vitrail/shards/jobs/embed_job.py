@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from vitrail.errors import VitrailError
 from vitrail.images.stored_image import StoredImage
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.shards.jobs.predict_job import chosen_options, engine_identity, use_threads, usual_processes
 from vitrail.shards.output_format import Counts, OutputFormat, Stamp
 from vitrail.shards.shard_job import ShardJob, ShardWorker, Tick
 from vitrail.shards.vector_shards import VectorShards
+from vitrail.text import shown
 
 if TYPE_CHECKING:
     from vitrail.search.vector_file import Row
@@ -35,6 +37,7 @@ class EmbedJob(ShardJob):
     normalise: bool = False
     threads: int = 1
     max_pixels: int | None = None
+    expected: str | None = None  # fingerprint of the vectors of an index that these join
 
     def open(self) -> EmbedWorker:
         return EmbedWorker(self)
@@ -49,6 +52,10 @@ class EmbedWorker(ShardWorker):
 
         use_threads(job.threads)
         self._embedder = Embedder(job.model, what=job.what, normalise=job.normalise, **job.options)
+        if job.expected not in (None, self._embedder.fingerprint):
+            raise VitrailError(
+                f"{shown(job.model)} makes other vectors than the index has: give the model that it was made with"
+            )
         self.usual_processes = usual_processes(self._embedder.engine)
         self._facts, self._max_pixels = facts_of(self._embedder, job.model), job.max_pixels
         self.job = dataclasses.replace(job, options=chosen_options(job.options, self._embedder.engine))
