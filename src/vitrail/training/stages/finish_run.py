@@ -32,6 +32,8 @@ from vitrail.training.stages.nested_split import nested_metrics, nested_note
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
 
+GRACE = 0.01  # of the time, by which a run may rather be late than measure a part of its images
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
@@ -124,8 +126,9 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     image_seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
     calibration = images.calibration_images
     left = plan.deadline - state.seconds - REPORT - calibration * image_seconds - time_for(images)
-    in_time = max(int(left / image_seconds), SMALLEST_FINAL)
-    return available if in_time > 0.9 * available else in_time  # a tenth is not worth leaving out
+    if available * image_seconds <= left + GRACE * plan.deadline:
+        return available
+    return min(available, max(int(left / image_seconds), SMALLEST_FINAL))
 
 
 def write_model(

@@ -1,0 +1,38 @@
+"""The last measure takes all images, or as many as there is time for."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vitrail.training.plan import Plan, StepTiming, length_of
+from vitrail.training.settings import Settings
+from vitrail.training.stages.finish_run import GRACE, images_in_time
+from vitrail.training.stages.learn_familiarity import SHARE
+from vitrail.training.stages.make_plan import REPORT, SMALLEST_FINAL
+
+
+@pytest.mark.parametrize(
+    ("left", "count"),
+    [
+        (20.0, 1000),  # there is time for all: 10 s
+        (9.0, 1000),  # almost: 1 s late, of 100, is better than a sample
+        (8.9, 890),
+        (0.0, SMALLEST_FINAL),
+        (-50.0, SMALLEST_FINAL),
+    ],
+)
+def test_a_sample_is_measured_rather_than_overrun_by_much(left: float, count: int) -> None:
+    """1,000 test images, of which each takes 10 ms in float32, and 100 s in all; 50 images are for the calibration."""
+    assert GRACE == 0.01
+    images: Any = SimpleNamespace(
+        settings=Settings().with_values({"train.minutes": 100 / 60}),
+        held_out={"test": range(1000)},
+        measured_split="test",
+        validation_indices=range(50),
+        calibration_images=50,
+    )
+    timing = StepTiming(few_tokens=1.0, all_tokens=1.0, evaluation=0.25, final_slower=2.0, image=0.005)
+    plan = Plan(lengths=(length_of(10, 0.7, 0.05),), data="", started="", command="", deadline=100.0, timing=timing)
+    done: Any = SimpleNamespace(seconds=100.0 - left - REPORT - 50 * 0.01 - SHARE * 100 - 1e-6)
+    assert images_in_time(images, plan, done) == count
