@@ -166,6 +166,10 @@ def test_an_index_of_a_manifest(
         np.testing.assert_allclose(whole.vector(ids[path]), files.vector(id_), atol=1e-5)
     assert main(["search", idx, str(data / "dog" / "1.png"), "--top", "1"]) == 0
     assert capsys.readouterr().out == f"1.000  {data / 'dog' / '1.png'}\n"
+    page = tmp_path / "similar.html"
+    assert main(["search", idx, str(data / "dog" / "1.png"), "--page", str(page)]) == 0
+    text = page.read_text("utf-8")
+    assert text.count("in a larger file, or on a store") == 6 and "not there any more" not in text
 
     with tarfile.open(data / "more.tar") as tar:
         copy = tar.extractfile("2.png")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitrail.images.decode import read_image
 from vitrail.report.pages.rendering import made, render
+from vitrail.search.index.add_images import is_plain_file
 from vitrail.search.index.image_index import ImageIndex, Neighbour
 from vitrail.text import counted, shown
 from vitrail.threads import in_threads
@@ -32,6 +33,7 @@ def search_page(
                 "name": shown(one.path, folder),
                 "path": shown(one.path),
                 "picture": picture,
+                "missing": "not there any more" if is_plain_file(one.path) else "in a larger file, or on a store",
                 "score": f"{one.score:.3f}",
                 "percent": f"{100 * max(0.0, one.score):.1f}",
             }
