@@ -173,6 +173,7 @@ def _serve() -> dict[str, Any]:
 def _become(request: dict[str, Any]) -> None:
     """A process that has just been started: a session, streams and a folder of its own."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a suite that a shell runs in the background
     os.chdir(request["cwd"])
     os.environ.update(request.get("environment", {}))
     streams = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for file in request["files"]]
