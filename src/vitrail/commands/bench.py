@@ -110,10 +110,10 @@ def measured(model: str | Path, **options: Any) -> BenchResult:
     from vitrail.inference.engine import Engine
 
     engine = Engine.open(model, untrained=True, device="cpu", precision="fp32")
-    names_asked = options["engines"]
+    engines, batches = options["engines"], options["batch"]
     plan = BenchPlan(
-        engines=[names_asked] if isinstance(names_asked, str) else names_asked,
-        batches=options["batch"],
+        engines=[engines] if isinstance(engines, str) else engines,
+        batches=[batches] if isinstance(batches, int) else batches,
         rounds=options["rounds"],
         calibration=options["calibration"],
         merge_tokens=options["merge_tokens"],

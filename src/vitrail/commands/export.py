@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 from vitrail.commands.shared_options import MODEL
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
-from vitrail.option_types import count, size
+from vitrail.option_types import count, names, size
 from vitrail.options import Option, takes_options
 from vitrail.terminal import print_text
 
@@ -27,11 +27,6 @@ def batch_size(text: str) -> int | str:
         return count(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither {DYNAMIC} nor a whole number above 0") from None
-
-
-def names(text: str) -> list[str]:
-    """'embedding,patches' is ['embedding', 'patches']."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 class ExportOptions(TypedDict, total=False):

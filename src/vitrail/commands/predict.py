@@ -87,7 +87,7 @@ def run_predict(
         if out is not None:
             from vitrail.inference.output.answer_files import pictures_in
 
-            writes.append(stack.enter_context(pictures_in(out, task)))
+            writes.append(stack.enter_context(pictures_in(out, task, predictor.checkpoint.preprocessing)))
         bar = stack.enter_context(ProgressBar(enabled=not quiet))
         predictions = predictor.predict(expand_manifests(images), top, unknown=options["unknown"])
         for prediction in stack.enter_context(contextlib.closing(predictions)):

@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from vitrail.graphs.graph_file import IMAGES, OUTPUTS, POOLED, Run
-from vitrail.graphs.installed import import_installed
+from vitrail.graphs.installed import import_installed, import_onnxruntime
 
 FILE = "model.onnx"
 MOST_BYTES = 1_900_000_000  # of weights inside of one file: protobuf ends at 2 GiB, and the graph takes some too
@@ -71,8 +71,7 @@ def onnx_from_parts(parts: Sequence[bytes]) -> Any:
 
 def open_onnx(folder: Path) -> Run:
     """The file as ONNX Runtime runs it."""
-    onnxruntime = import_installed("onnxruntime")
-    session = onnxruntime.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
+    session = import_onnxruntime().InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
     input_name, names = session.get_inputs()[0].name, [output.name for output in session.get_outputs()]
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.graphs.graph_file import IMAGES, Forward
+from vitrail.graphs.installed import import_onnxruntime
 from vitrail.graphs.no_telemetry import import_silently
 from vitrail.graphs.quantize import with_nncf
 
@@ -62,9 +63,7 @@ def store_int8(model: Any) -> Any:
 
 def compiled(model: Any, hint: str = "f32") -> Forward:
     """The model ready to run on this CPU. hint: ONNX Runtime has no other than f32."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = import_onnxruntime().InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
     def forward(images: NDArray[np.float32]) -> NDArray[np.float32]:
         outputs: NDArray[np.float32] = session.run(None, {IMAGES: images})[0]

@@ -16,18 +16,16 @@ from vitrail.weights.checkpoint import Checkpoint
 EXAMPLES = 2  # a batch of one would be traced as a constant
 
 
-def trace(
-    checkpoint: Checkpoint, size: tuple[int, int] | None = None, batch: int | None = None, pooled: bool = False
-) -> ExportedProgram:
-    """The forward pass: normalised images (B, C, h, w) -> outputs (B, ...).
+def trace(checkpoint: Checkpoint, size: tuple[int, int] | None = None, pooled: bool = False) -> ExportedProgram:
+    """The forward pass: normalised images (B, C, h, w) -> outputs (B, ...), for any B.
 
-    size: (height, width), None: the preprocessing's. Positions are resampled to it now, not in the graph. batch: None:
-    any. pooled: the vector that the head reads, (B, D), is the second output.
+    size: (height, width), None: the preprocessing's. Positions are resampled to it now, not in the graph. pooled: the
+    vector that the head reads, (B, D), is the second output.
     """
     size = size or checkpoint.preprocessing.size
     network = network_at(checkpoint, size)
-    images = torch.zeros(batch or EXAMPLES, network.config.channels, *size)
-    return trace_module(ForwardPass(network, pooled), images, free_batch=batch is None)
+    images = torch.zeros(EXAMPLES, network.config.channels, *size)
+    return trace_module(ForwardPass(network, pooled), images, free_batch=True)
 
 
 def network_at(checkpoint: Checkpoint, size: tuple[int, int]) -> Encoder:

@@ -7,8 +7,9 @@ a backend (`backends/`); what the outputs mean is the task's.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,9 +93,9 @@ class Engine:
         if isinstance(model, Engine):
             return model
         checkpoint = model if isinstance(model, Checkpoint) else open_model(model, untrained)
-        path = Path(model) if isinstance(model, str | Path) else None
+        path = model.path if isinstance(model, Checkpoint) else Path(model)
         chosen_later = engine == AUTO or merge_tokens != 0
-        pictures = partial(_check_images, checkpoint, path, calibration)
+        pictures = EnginePictures(checkpoint, path, calibration)
         if chosen_later:
             backend = load_backend("torch", checkpoint, device=device)  # what the others are measured against
         else:
@@ -121,7 +122,7 @@ class Engine:
             from vitrail.inference.auto import choose_merging
 
             self.network, merging = choose_merging.merge_tokens(self, merge_tokens, calibration)
-        pictures = partial(_check_images, self.checkpoint, self.path, calibration)
+        pictures = EnginePictures(self.checkpoint, self.path, calibration)
         if engine == AUTO:
             from vitrail.inference.auto.choose import choose_backend
 
@@ -286,13 +287,22 @@ def default_batch_size(checkpoint: Checkpoint) -> int:
     return min(LARGEST, max(1, TOKENS // tokens))
 
 
-def _check_images(
-    checkpoint: Checkpoint, path: Path | None, calibration: Calibration | None
-) -> CalibrationImages | None:
-    """`check_images`, whose room needs engines itself."""
-    from vitrail.inference.calibration.check_images import check_images
+@dataclass(frozen=True)
+class EnginePictures:
+    """`check_images`, when somebody needs them."""
 
-    return check_images(checkpoint, path, calibration)
+    checkpoint: Checkpoint
+    path: Path | None
+    calibration: Calibration | None
+
+    @property
+    def folder(self) -> str | None:
+        return os.path.abspath(self.calibration) if isinstance(self.calibration, str | Path) else None
+
+    def __call__(self) -> CalibrationImages | None:
+        from vitrail.inference.calibration.check_images import check_images  # whose room needs engines itself
+
+        return check_images(self.checkpoint, self.path, self.calibration)
 
 
 def _check_engine(engine: Engine, pictures: Pictures) -> None:

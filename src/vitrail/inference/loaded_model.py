@@ -83,7 +83,10 @@ def as_model(load: Callable[P, Checkpoint]) -> Callable[P, Model]:
     @functools.wraps(load)
     def loaded(*positional: P.args, **named: P.kwargs) -> Model:
         checkpoint = load(*positional, **named)
-        return Model(**{field.name: getattr(checkpoint, field.name) for field in dataclasses.fields(checkpoint)})
+        fields = [field.name for field in dataclasses.fields(checkpoint) if field.init]
+        model = Model(**{name: getattr(checkpoint, name) for name in fields})
+        model.path = checkpoint.path
+        return model
 
     return loaded
 

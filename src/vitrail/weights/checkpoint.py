@@ -44,6 +44,7 @@ class Checkpoint:
     labels: list[str] | None = None  # one name an output, in order
     provenance: dict[str, Any] = field(default_factory=dict)
     familiarity: Familiarity | None = None  # how like its training pictures a new one is; None: its file does not tell
+    path: Path | None = field(default=None, init=False, compare=False)  # that it was read from, while it is as read
 
     @property
     def config(self) -> EncoderConfig:

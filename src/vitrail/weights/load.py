@@ -70,6 +70,7 @@ def load(
     checkpoint = adapt(checkpoint, classes=classes, labels=labels, channels=channels, image_size=image_size)
     for note in checkpoint.notes[before:]:
         log.warning("%s: %s", text, note)
+    checkpoint.path = path if text and path.exists() else None
     return checkpoint
 
 

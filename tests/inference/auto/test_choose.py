@@ -145,8 +145,8 @@ def test_what_it_depends_on_makes_it_choose_again(
     elif change == "gone":
         monkeypatch.setattr(candidates_module, "NEEDS", {"wrong": ()})
     else:
-        (record,) = (tmp_path / "cache" / "engines").iterdir()
-        record.write_text(record.read_text()[:-20])
+        for record in (tmp_path / "cache" / "engines").iterdir():
+            record.write_text(record.read_text()[:-20])
     engine = Engine.open(checkpoint, engine="auto", calibration=PICTURES[:2], batch_size=batch_size)
     assert "2 pictures at hand" in said(capsys)
     assert engine.backend.name == ("torch" if change == "gone" else "exact")
@@ -178,11 +178,19 @@ def test_without_the_packages_a_line_says_what_they_bring(
     assert "engine auto: torch; pip install 'vitrail[fast]' would bring OpenVINO" in line and line.count("\n") == 1
 
 
+class OwnError(Exception):
+    """Of no common kind, as ONNX Runtime's and protobuf's are."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, OwnError])
 def test_an_engine_that_cannot_run_the_model_is_left_out(
-    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    save: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Exception],
 ) -> None:
     def fail(checkpoint: Checkpoint, *, device: str, precision: str, pictures: Any = None) -> Any:
-        raise RuntimeError("no such operator\nand much more")
+        raise kind("no such operator\nand much more")
 
     monkeypatch.setattr(Exact, "load", fail)
     assert Engine.open(save(), engine="auto", calibration=PICTURES).backend.name == "torch"
@@ -197,8 +205,9 @@ def test_a_folder_of_pictures_in_evaluate(
     assert "engine auto: exact in float32" in (line := said(capsys)) and "(12 pictures at hand)" in line
     assert result["engine"] == "exact" and result["precision"] == "float32"
     assert result["metrics"] == vitrail.evaluate(path, photos, bootstrap=0)["metrics"]
-    vitrail.evaluate(path, photos, engine="auto", precision="bf16", bootstrap=0, calibration=photos / "cat")
+    result = vitrail.evaluate(path, photos, engine="auto", precision="bf16", bootstrap=0, calibration=photos / "cat")
     assert "engine auto: torch" in said(capsys)  # the others have no bf16
+    assert (result["engine"], result["precision"]) == ("torch", "bfloat16")  # what was asked for, fast or not
 
 
 def test_predict_in_the_shell_and_info(
@@ -231,11 +240,27 @@ def test_an_engine_that_is_named_is_taken_and_compared_once(
     for _ in range(2):  # a warning is repeated
         assert Engine.open(path, engine="wrong", calibration=PICTURES).backend.name == "wrong"
         assert "wrong in float32 does not give the answers of torch in float32: 4.00 times" in said(capsys)
-    engines["exact"] = 0.5
+    engines |= {"exact": 0.5, "wrong": 0.5}
     assert Engine.open(path, engine="exact", calibration=PICTURES, batch_size=1).backend.name == "exact"
-    assert "exact in float32 is not faster here than torch in float32" in said(capsys)
+    line = said(capsys)
+    assert "exact in float32 is not faster here than torch in float32: " in line and "the same answer for 6 of" in line
+    Engine.open(path, engine="wrong", calibration=PICTURES, batch_size=1)  # slow answers may be wrong, too
+    assert "wrong in float32 does not give the answers of torch in float32: 0.80 times" in said(capsys)
     assert Engine.open(path, engine="exact", batch_size=2).backend.name == "exact"  # nothing to compare on
     assert said(capsys) == ""
+
+
+def test_what_auto_chose_is_not_compared_again_when_a_worker_names_it(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save()
+    many = [picture + np.uint8(shift) for shift in range(6) for picture in PICTURES]
+    chosen = Engine.open(path, engine="auto", calibration=many)
+    said(capsys)
+    monkeypatch.setattr(named_engine, "choose", None)  # nobody may compare
+    again = Engine.open(path, engine=chosen.backend.name, precision="fp32", calibration=many)
+    assert again.choice == chosen.choice and said(capsys) == ""
+    assert choices_of(fingerprint(again.checkpoint)) == [chosen.choice]  # two names, one choice
 
 
 # ---- in a process of its own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+import vitrail
 from tests.conftest import lively_vit
 from vitrail.errors import VitrailError
 from vitrail.graphs.graph_formats import graph_parts, traced_graph
@@ -27,8 +30,10 @@ from vitrail.inference.backends.int8_record import int8_records
 from vitrail.inference.backends.openvino_backend import OpenVinoBackend
 from vitrail.inference.backends.openvino_run import core
 from vitrail.inference.calibration import int8_search
+from vitrail.inference.calibration.calibration_file import write_calibration
 from vitrail.inference.calibration.int8_search import Int8Job
 from vitrail.inference.engine import Engine
+from vitrail.inference.image_processor import ImageProcessor
 from vitrail.inference.predictor import Predictor
 from vitrail.model.encoder import Encoder
 from vitrail.model.presets import build_network, preset
@@ -237,33 +242,73 @@ def test_onnxruntime_has_no_bf16() -> None:
         load_backend("onnxruntime", checkpoint_of("classify"), precision="bf16")
 
 
-@pytest.mark.parametrize("engine", GRAPHS)
-def test_int8_is_searched_once_on_pictures(
-    engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The search itself has tests of its own, and takes minutes."""
-    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
-    loss = {"points": 0.21, "metric": "accuracy", "largest_probability_difference": 0.04}
-    calls = []
+LOSS = {"points": 0.21, "metric": "accuracy", "largest_probability_difference": 0.04}
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, str]]:
+    """How many pictures each search for int8 had, and its hint. The search has tests of its own, and takes minutes."""
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    calls: list[tuple[int, str]] = []
 
     def search(job: Int8Job) -> tuple[list[bytes], dict[str, Any]]:
-        calls.append((len(job.pictures.images), job.hint))
+        count = len(job.pictures.images)
+        calls.append((count, job.hint))
         model = traced_graph(job.graph_format, job.checkpoint, job.size)
-        record = {"loss": loss, "held_out": 2, "calibration": job.pictures.source}
+        record = {"loss": LOSS, "held_out": 2, "calibration": job.pictures.source, "images": count}
         return graph_parts(job.graph_format, model), record
 
     monkeypatch.setattr(int8_search, "search_int8_apart", search)
+    return calls
+
+
+def test_int8_is_searched_again_on_more_pictures_and_on_others(
+    searches: list[tuple[int, str]], tmp_path: Path, save: Callable[..., Path]
+) -> None:
+    """One photo was once enough for good, and a folder that was named later was ignored."""
+    path = save()
+    for folder, count in (("few", 2), ("many", 40)):
+        (tmp_path / folder).mkdir()
+        for number, picture in enumerate(pictures(count)):
+            Image.fromarray(picture).save(tmp_path / folder / f"{number}.png")
+    steps: list[tuple[Any, int]] = [
+        (pictures(1), 1), (pictures(1), 0), (pictures(3), 3), (tmp_path / "few", 2), (tmp_path / "few", 0),
+        (tmp_path / "many", 40), (pictures(5), 0), (None, 0),
+    ]  # fmt: skip
+    for calibration, searched in steps:
+        searches.clear()
+        Engine.open(path, engine="onnxruntime", precision="int8", calibration=calibration)
+        assert [count for count, _ in searches] == ([searched] if searched else []), calibration
+
+
+def test_a_loaded_model_knows_the_pictures_beside_its_file(
+    searches: list[tuple[int, str]], save: Callable[..., Path]
+) -> None:
+    path = save()
+    model = vitrail.load(path)
+    near = ImageProcessor(model.preprocessing, False)
+    training = model.provenance.get("training", {})
+    write_calibration(path.with_name("calibration.zip"), [near.read(picture) for picture in pictures(4)], training)
+    model.predict(pictures(1)[0], engine="onnxruntime", precision="int8")
+    assert [count for count, _ in searches] == [4]
+    assert dataclasses.replace(model).path is None  # something else now
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+def test_int8_is_searched_once_on_pictures(
+    engine: str, searches: list[tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     checkpoint = checkpoint_of("classify")
     with pytest.raises(VitrailError, match="int8 needs pictures to be calibrated on.*: give a folder of pictures"):
         Engine.open(checkpoint, engine=engine, precision="int8")
     for _ in range(2):  # the second time without pictures
-        loaded = Engine.open(checkpoint, engine=engine, precision="int8", calibration=() if calls else pictures())
+        loaded = Engine.open(checkpoint, engine=engine, precision="int8", calibration=() if searches else pictures())
         assert loaded.backend.precision == "int8"
         words = "int8 loses 0.21 points of accuracy on 2 pictures, largest difference of a probability 0.04"
         assert words in capsys.readouterr().err
-    assert calls == [(3, "f32")]
+    assert searches == [(3, "f32")]
     [record] = int8_records(fingerprint(checkpoint))
-    assert record["loss"] == loss and record["format"] == loaded.backend.graph_format
+    assert record["loss"] == LOSS and record["format"] == loaded.backend.graph_format
     if engine == "openvino":  # another size runs without; once is enough, for it is traced
         images = torch.zeros(1, 3, 32, 48)
         torch.testing.assert_close(loaded.forward(images), checkpoint.model(images), atol=2e-4, rtol=1e-3)

@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from vitrail.inference.backends import graph_cache
 from vitrail.inference.backends.graph_cache import GraphCache, fingerprint
@@ -68,6 +70,32 @@ def test_several_at_once(tmp_path: Path) -> None:
     assert all(parts is None or parts in files for parts in seen) and read(GraphCache("f", tmp_path)) in files
 
 
+def test_a_disk_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    GraphCache("f", tmp_path).write("g", PARTS)
+    GraphCache("damaged", tmp_path).write("g", PARTS)
+    path = GraphCache("damaged", tmp_path).folder / f"g{graph_cache.ENDING}"
+    path.write_bytes(path.read_bytes()[:-1])
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(30, "Read-only file system")
+
+    for name in ("touch", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    assert read(GraphCache("f", tmp_path)) == PARTS
+    assert read(GraphCache("damaged", tmp_path)) is None
+
+
+def test_graphs_that_go_while_old_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: Path, pattern: str) -> list[Path]:
+        return [tmp_path / "another process removed it"]
+
+    cache = GraphCache("f", tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", gone)
+        cache.write("g", PARTS)
+    assert read(cache) == PARTS
+
+
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = GraphCache("f", tmp_path / "file")
@@ -95,3 +123,14 @@ def test_the_fingerprint_is_of_config_and_weights() -> None:
     changed = fingerprint(checkpoint)
     network.merge_tokens = 4
     assert fingerprint(checkpoint) != changed
+
+
+def test_a_cnn_of_ones_own_is_part_of_the_fingerprint() -> None:
+    """Its weights alone do not tell what it computes."""
+    config = preset("mu/8", image_size=32, classes=3, stem="features", feature_channels=4)
+    prints = set()
+    for activation in (nn.ReLU(), nn.GELU()):
+        torch.manual_seed(0)
+        network = build_network(config, nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), activation))
+        prints.add(fingerprint(Checkpoint(network, Preprocessing(size=(32, 32)))))
+    assert len(prints) == 2

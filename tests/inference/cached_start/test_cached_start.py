@@ -17,7 +17,8 @@ import torch
 
 from vitrail.cli import main
 from vitrail.commands.predict import run_predict
-from vitrail.inference.backends.graph_cache import ENDING
+from vitrail.inference.auto import measure_engines
+from vitrail.inference.backends.graph_cache import ENDING, GraphCache, fingerprint
 from vitrail.inference.cached_start import cached_engine, start_record
 from vitrail.inference.cached_start.cached_engine import CachedEngine, open_cached
 from vitrail.inference.predictor import Predictor
@@ -145,8 +146,8 @@ def test_what_has_changed_is_looked_at_again(
     assert after[0] == after[1] != before and cached == [False, True]
 
 
-def _graph(cache: Path) -> Path:
-    (graph,) = cache.glob(f"graphs/*/*{ENDING}")
+def _graph(cache: Path, name: str = "*") -> Path:
+    (graph,) = cache.glob(f"graphs/*/{name}{ENDING}")
     return graph
 
 
@@ -194,6 +195,25 @@ def test_more_pictures_are_compared(
     for folder in (photos / "cat", photos / "cat", photos, photos / "dog"):
         rows(path, folder, capsys)
     assert cached == [False, True, False, True]
+
+
+def test_auto_looks_again_when_int8_has_come(
+    save: Callable[..., Path], photos: Path, cached: list[bool], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one more engine to choose among."""
+    monkeypatch.setattr(measure_engines, "run_in_child", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(
+        measure_engines, "median_seconds", lambda runs: {name: 0.1 if "onnx" in name else 0.4 for name in runs}
+    )
+    path = save()
+    for _ in range(2):
+        assert run_predict(str(path), [str(photos)], engine="auto", precision="fp32") == 0
+    graph = _graph(cache, "onnx-*")
+    GraphCache(fingerprint(load(path))).write("onnx-int8-32x32", [b"{}"])
+    assert graph.parent == GraphCache(fingerprint(load(path))).folder
+    assert run_predict(str(path), [str(photos)], engine="auto", precision="fp32") == 0
+    assert run_predict(str(path), [str(photos)], engine="onnxruntime", precision="fp32") == 0
+    assert cached == [False, True, False, False]
 
 
 def test_a_file_that_is_not_ours_and_a_task_that_needs_torch(

@@ -30,11 +30,13 @@ def checkpoint() -> Checkpoint:
 
 def test_first_the_folder_then_the_run_then_what_is_at_hand(tmp_path: Path, checkpoint: Checkpoint) -> None:
     model = tmp_path / "model.safetensors"
+    model.touch()
     assert calibration_images(checkpoint, model, fallback=AT_HAND).source == "2 pictures at hand"
     write_calibration(tmp_path / "calibration.zip", AT_HAND[:1], checkpoint.provenance["training"])
     for path in (model, tmp_path):
         found = calibration_images(checkpoint, path, fallback=AT_HAND)
         assert found.source.startswith("1 training picture of") and len(found.images) == 1
+    assert calibration_images(checkpoint, tmp_path / "dinov2-s", fallback=AT_HAND).source == "2 pictures at hand"
     folder = tmp_path / "photos" / "inner"
     folder.mkdir(parents=True)
     (folder / "broken.jpg").write_bytes(b"no picture")

@@ -16,7 +16,6 @@ from vitrail.tasks.agreement import Agreement
 from vitrail.terminal import print_error
 
 FOLDER = "engines"
-LEAST_PICTURES = 32  # that a choice stands on, if there are so many; one on fewer is made again when there are more
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,13 @@ def write_choice(key: str, choice: Choice) -> None:
 
 
 def choices_of(fingerprint: str) -> list[Choice]:
-    """All choices that were made here for a network, the last one first."""
-    found = [_read(path) for path in sorted(_folder().glob(f"{fingerprint}-*.json"))]
-    return sorted((choice for choice in found if choice is not None), key=lambda choice: choice.date, reverse=True)
+    """All choices that were made here for a network, the last one first; one that has two names once."""
+    found: list[Choice] = []
+    for path in sorted(_folder().glob(f"{fingerprint}-*.json")):
+        choice = _read(path)
+        if choice is not None and choice not in found:
+            found.append(choice)
+    return sorted(found, key=lambda choice: choice.date, reverse=True)
 
 
 def _folder() -> Path:

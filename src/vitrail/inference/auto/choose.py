@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.inference.auto.candidates import FAST, NEEDS, candidates, is_installed
-from vitrail.inference.auto.choice_record import LEAST_PICTURES, Choice, choice_key, read_choice, write_choice
+from vitrail.inference.auto.candidates import FAST, NEEDS, Candidate, candidates, is_installed
+from vitrail.inference.auto.choice_record import Choice, choice_key, read_choice, write_choice
 from vitrail.inference.auto.machine import machine
 from vitrail.inference.auto.measure_engines import measure_apart, timed_batch
 from vitrail.inference.backends.backend import Backend, Pictures, load_backend
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.backends.int8_record import int8_records
+from vitrail.inference.calibration.calibration_file import LEAST
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.engine import Engine
 from vitrail.option_types import precision as named_precision
@@ -39,7 +40,8 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
     choice = _choice(engine, precision, pictures)
     if choice is None:
         return load_backend("torch", engine.network, device="cpu", precision=precision)
-    return load_backend(choice.engine, engine.network, device="cpu", precision=choice.precision)
+    wanted = choice.precision if precision == "auto" else precision  # torch in float32 stands for torch in general
+    return load_backend(choice.engine, engine.network, device="cpu", precision=wanted)
 
 
 def _choice(engine: Engine, precision: str, pictures: Pictures) -> Choice | None:
@@ -56,6 +58,7 @@ def _choice(engine: Engine, precision: str, pictures: Pictures) -> Choice | None
         choice = measure_apart(engine, found, images, model)
         if choice is not None:
             write_choice(key, choice)
+            write_choice(named_key(engine, model, choice.candidate), choice)  # for workers, to whom it is named
             engine.remark(f"engine auto: {choice.in_words()} ({images.source})", later=_later(choice))
     elif choice is not None:
         engine.remark(_later(choice))
@@ -74,11 +77,16 @@ def _later(choice: Choice) -> str:
 
 def more_pictures(choice: Choice | None, pictures: Pictures) -> CalibrationImages | None:
     """Pictures to choose on; None: an earlier choice stands on enough of them, or there are no more than it had."""
-    if choice is not None and choice.compared >= LEAST_PICTURES:
+    if choice is not None and choice.compared >= LEAST:
         return None
     images = pictures()
     before = 0 if choice is None else choice.compared
     return images if images is not None and len(images.images) > before else None
+
+
+def named_key(engine: Engine, model: str, named: Candidate) -> str:
+    """The name of the record of an engine that somebody names. model: the fingerprint of the engine's network."""
+    return choice_key(model, circumstances(engine) | {"named": list(named)})
 
 
 def circumstances(engine: Engine) -> dict[str, Any]:

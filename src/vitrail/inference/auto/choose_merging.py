@@ -24,7 +24,7 @@ from vitrail import __version__
 from vitrail.data.loading.rng import permutation
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
-from vitrail.inference.auto.choice_record import LEAST_PICTURES, choice_key
+from vitrail.inference.auto.choice_record import choice_key
 from vitrail.inference.auto.compare import compare, decoded_outputs
 from vitrail.inference.auto.machine import machine
 from vitrail.inference.auto.merging_record import Merging, read_merging, write_merging
@@ -32,7 +32,7 @@ from vitrail.inference.auto.timing import median_seconds
 from vitrail.inference.backends.backend import load_backend
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.backends.torch_backend import TorchBackend
-from vitrail.inference.calibration.calibration_file import MOST, calibration_file
+from vitrail.inference.calibration.calibration_file import LEAST, MOST, calibration_beside
 from vitrail.inference.calibration.check_images import Calibration, check_images
 from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ModelInput
@@ -80,9 +80,9 @@ def _key(engine: Engine, allowed: float, calibration: Calibration | None) -> str
 
 def _has_more_pictures(before: Merging, engine: Engine, calibration: Calibration | None) -> bool:
     """Whether it was measured on few pictures, and there may be more now."""
-    if before.compared >= LEAST_PICTURES:
+    if before.compared >= LEAST:
         return False
-    if isinstance(calibration, str | Path) or (engine.path is not None and calibration_file(engine.path).is_file()):
+    if isinstance(calibration, str | Path) or calibration_beside(engine.path) is not None:
         return True
     return len(calibration or ()) > before.compared
 

@@ -15,14 +15,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitrail.errors import VitrailError
 from vitrail.inference.auto.candidates import REFERENCE, Candidate
-from vitrail.inference.auto.choice_record import LEAST_PICTURES, Choice
+from vitrail.inference.auto.choice_record import Choice
 from vitrail.inference.auto.compare import compare, decoded_outputs
 from vitrail.inference.auto.crash_record import crashes_of, remember_crash
 from vitrail.inference.auto.timing import median_seconds
 from vitrail.inference.backends.backend import Backend, load_backend
 from vitrail.inference.backends.torch_backend import TorchBackend
+from vitrail.inference.calibration.calibration_file import LEAST
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.inference.child.child_main import report_step
 from vitrail.inference.child.run_in_child import ChildCrash, can_be_sent, run_in_child
@@ -96,7 +96,7 @@ def measure(measurement: Measurement) -> Choice:
             backend = load_backend(candidate.engine, engine.network, device="cpu", precision=candidate.precision)
             backend(timed)
             backends[candidate] = backend
-        except (VitrailError, RuntimeError, ImportError) as error:  # whatever a runtime says to a network
+        except Exception as error:  # ONNX Runtime's and protobuf's are of no common kind
             reason = str(error).strip().partition("\n")[0]
             print_error(f"engine auto: {candidate} is left out, for it cannot run this model: {reason}")
     return choose(engine, backends, measurement.images)
@@ -122,18 +122,24 @@ def timed_images(engine: Engine, images: CalibrationImages) -> Tensor:
     return engine.processor.transform((pixels * batch)[:batch])
 
 
-def choose(engine: Engine, backends: Mapping[Candidate, Backend], images: CalibrationImages) -> Choice:
-    """The fastest of these backends, the reference among them, that keeps the promise on these pictures."""
+def choose(
+    engine: Engine, backends: Mapping[Candidate, Backend], images: CalibrationImages, gain: float = GAIN
+) -> Choice:
+    """The fastest of these backends, the reference among them, that keeps the promise on these pictures.
+
+    gain: what is not that many times as fast as the reference is not compared."""
     batch, timed = timed_batch(engine), timed_images(engine, images)
     names = {str(candidate): candidate for candidate in backends}
     report_step("")  # their turns are too short to be told apart
     seconds = median_seconds({name: partial(backends[one], timed) for name, one in names.items()})
     slow = seconds[str(REFERENCE)]
-    compared = images.images[: max(LEAST_PICTURES, int(CHECK_SECONDS * batch / slow))]
+    compared = images.images[: max(LEAST, int(CHECK_SECONDS * batch / slow))]
     expected: list[Tensor] | None = None
     chosen, agreement, refused = REFERENCE, None, {}
     for name in sorted(seconds, key=lambda name: seconds[name]):
-        if names[name] == REFERENCE or slow / seconds[name] < GAIN:
+        if names[name] == REFERENCE:
+            continue
+        if slow / seconds[name] < gain:
             break
         if expected is None:
             expected = decoded_outputs(engine, backends[REFERENCE], compared)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vitrail.inference.auto.candidates import NEEDS, REFERENCE, Candidate
-from vitrail.inference.auto.choice_record import Choice, choice_key, read_choice, write_choice
-from vitrail.inference.auto.choose import circumstances, more_pictures
-from vitrail.inference.auto.measure_engines import choose, reference_backend
+from vitrail.inference.auto.choice_record import Choice, read_choice, write_choice
+from vitrail.inference.auto.choose import more_pictures, named_key
+from vitrail.inference.auto.measure_engines import GAIN, choose, reference_backend
 from vitrail.inference.backends.backend import Pictures
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.engine import Engine
@@ -17,22 +17,22 @@ def check_engine(engine: Engine, pictures: Pictures) -> None:
     named = Candidate(engine.backend.name, engine.backend.precision)
     if named.engine not in NEEDS or named.precision == "int8":
         return
-    key = choice_key(fingerprint(engine.network), circumstances(engine) | {"named": list(named)})
+    key = named_key(engine, fingerprint(engine.network), named)
     choice = read_choice(key)
     images = more_pictures(choice, pictures)
     if images is not None:
-        choice = choose(engine, {REFERENCE: reference_backend(engine), named: engine.backend}, images)
+        backends = {REFERENCE: reference_backend(engine), named: engine.backend}
+        choice = choose(engine, backends, images, gain=0.0)  # slow answers may be wrong, too
         write_choice(key, choice)
     engine.choice = choice
-    if choice is not None and choice.refused:  # a warning is worth repeating
+    if choice is not None and choice.candidate != named:  # a warning is worth repeating
         engine.remark(_words(choice, named))
     elif choice is not None and images is not None:
         print_error(_words(choice, named))
 
 
 def _words(choice: Choice, named: Candidate) -> str:
-    if choice.candidate == named:
-        return choice.in_words()
-    if choice.refused:
+    if choice.candidate != named:
         return f"{named} does not give the answers of torch in float32: {choice.refused[str(named)]}"
-    return f"{named} is not faster here than torch in float32"
+    slow = "" if choice.speedup >= GAIN else f"{named} is not faster here than torch in float32: "
+    return slow + choice.in_words()

@@ -7,8 +7,7 @@ A backend turns a checkpoint into "images in, outputs out". To add one, write on
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from vitrail.errors import VitrailError
 from vitrail.option_types import precision as named_precision
@@ -21,7 +20,19 @@ if TYPE_CHECKING:
     from vitrail.model.encoder import Capture
     from vitrail.weights.checkpoint import Checkpoint
 
-Pictures: TypeAlias = "Callable[[], CalibrationImages | None]"  # called only where they are needed
+
+class Pictures(Protocol):
+    """Pictures to check an engine on, or to calibrate int8 on; they are read only where they are needed."""
+
+    @property
+    def folder(self) -> str | None:
+        """Its absolute path, if somebody named one."""
+        ...
+
+    def __call__(self) -> CalibrationImages | None:
+        """None: there are none."""
+        ...
+
 
 # What a forward pass can be asked to keep besides its outputs, and what people call it.
 BLOCKS = "blocks"  # what goes into a block, for its attention maps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from vitrail.graphs.graph_file import GraphRun
 from vitrail.inference.backends.backend import POOLED, Pictures
 from vitrail.inference.backends.graph_cache import GraphCache, fingerprint
 from vitrail.inference.backends.int8_record import graph_name, int8_words
+from vitrail.inference.calibration.calibration_file import LEAST
 from vitrail.model.encoder import Capture
 from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
@@ -31,6 +32,7 @@ class GraphBackend(ABC):
     def __init__(self, checkpoint: Checkpoint, precision: str, pictures: Pictures | None = None) -> None:
         self.checkpoint, self.device = checkpoint, torch.device("cpu")
         self._precision, self.pictures = precision, pictures
+        self.int8: dict[str, Any] = {}  # what int8 stands on, where it runs
         self.gives_pooled = checkpoint.familiarity is not None  # what familiarity is told by
         self.captures = frozenset({POOLED}) if self.gives_pooled else frozenset()
         self._lock = threading.Lock()  # a runtime's request runs one batch at a time
@@ -98,16 +100,33 @@ class GraphBackend(ABC):
             print_error(f"int8 was calibrated for another size: {size[0]} x {size[1]} px run in {self.float_hint}")
         name = graph_name(self.graph_format, size, is_int8, self.gives_pooled)
         parts = self.cache.read(name)
-        if parts is not None:
+        if parts is not None and not (is_int8 and self._is_outdated(json.loads(bytes(parts[-1])))):
             try:
                 return self._compile(parts, is_int8)
             except Exception as error:  # whatever a runtime says to a file that it does not take
                 reason = str(error).strip().partition("\n")[0]
                 print_error(f"the kept graph {name} is not taken by {self.name} ({reason}): it is made again")
         print_error(f"the engine {self.name} is being prepared for {size[0]} x {size[1]} px; it is kept for next time")
-        made = self.make_graph(size, is_int8)
-        self.cache.write(name, made)
-        return self._compile([memoryview(bytearray(part)) for part in made], is_int8)
+        try:
+            made = self.make_graph(size, is_int8)
+            self.cache.write(name, made)
+            return self._compile([memoryview(bytearray(part)) for part in made], is_int8)
+        except (VitrailError, MemoryError):
+            raise
+        except Exception as error:  # ONNX Runtime's and protobuf's are of no common kind
+            reason = str(error).strip().partition("\n")[0]
+            raise VitrailError(f"{self.name} cannot run this model ({reason}): use the engine torch") from None
+
+    def _is_outdated(self, record: dict[str, Any]) -> bool:
+        """Whether int8 was searched on other pictures than those that somebody names, or on few and there are more."""
+        if self.pictures is None:
+            return False
+        if self.pictures.folder is not None and self.pictures.folder != record.get("folder"):
+            return True
+        if record["images"] >= LEAST:
+            return False
+        pictures = self.pictures()
+        return pictures is not None and len(pictures.images) > record["images"]
 
     def make_graph(self, size: tuple[int, int], is_int8: bool = False) -> list[bytes]:
         """The traced network as the parts of a file; in int8 the last one says what it loses."""
@@ -119,7 +138,7 @@ class GraphBackend(ABC):
         from vitrail.inference.calibration.int8_search import Int8Job, search_int8_apart
 
         pictures = None if self.pictures is None else self.pictures()
-        if pictures is None:
+        if self.pictures is None or pictures is None:
             raise VitrailError(
                 "int8 needs pictures to be calibrated on, and none lie beside the model: give a folder of pictures "
                 "like those that it will see (--calibration)"
@@ -128,12 +147,13 @@ class GraphBackend(ABC):
         parts, record = search_int8_apart(
             Int8Job(self.checkpoint, size, self.graph_format, pictures, self.float_hint, self.gives_pooled)
         )
-        return [*parts, json.dumps(record).encode()]
+        return [*parts, json.dumps(record | {"folder": self.pictures.folder}).encode()]
 
     def _compile(self, parts: list[memoryview], is_int8: bool) -> GraphRun:
         if not is_int8:
             return self.compile(parts)
         *graph, record = parts
         run = self.compile(graph)
-        print_error(int8_words(json.loads(bytes(record))))
+        self.int8 = json.loads(bytes(record))
+        print_error(int8_words(self.int8))
         return run

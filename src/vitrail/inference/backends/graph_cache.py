@@ -6,6 +6,7 @@ make the same graph at once are no harm: the last one's stays. Everything that a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -25,16 +26,19 @@ if TYPE_CHECKING:  # a start with a kept graph does without torch
     from vitrail.weights.checkpoint import Checkpoint
 
 MOST_BYTES = 4_000_000_000  # of all graphs; those that were not used for the longest time go first
-PACKAGES = ("torch", "openvino", "onnx", "onnxscript", "onnxruntime")
+PACKAGES = ("torch", "openvino", "nncf", "onnx", "onnxscript", "onnxruntime")
 ENDING = ".graph"
 
 
 def fingerprint(checkpoint: Checkpoint) -> str:
-    """Of the network: its config, every weight, and how many tokens it merges."""
+    """Of the network: its config, every weight, how many tokens it merges, and a CNN of the caller's own."""
     from vitrail.weights.checkpoint import checksum
 
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.model.state_dict().items()}
-    described = checkpoint.config.unusual() | {"merge_tokens": checkpoint.model.merge_tokens}
+    network = checkpoint.model
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    described = checkpoint.config.unusual() | {"merge_tokens": network.merge_tokens}
+    if network.feature_cnn is not None and "cnn" not in described:  # weights do not tell strides and activations
+        described |= {"own_cnn": repr(network.feature_cnn)}
     return checksum(json.dumps(described, sort_keys=True), tensors)[:32]
 
 
@@ -64,13 +68,15 @@ class GraphCache:
         path = self.folder / f"{name}{ENDING}"
         try:
             data = np.fromfile(path, np.uint8).data
-            path.touch()  # it was used
         except OSError:
             return None
         parts = _parts(data)
-        if parts is None:
-            print_error(f"{shown(path)} is damaged: it is made again")
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that cannot be written may still be read
+            if parts is None:
+                print_error(f"{shown(path)} is damaged: it is made again")
+                path.unlink()
+            else:
+                path.touch()  # it was used
         return parts
 
     def write(self, name: str, parts: Sequence[bytes]) -> None:
@@ -81,9 +87,11 @@ class GraphCache:
                 file.write(header.encode() + b"\n")
                 for part in parts:
                     file.write(part)
-            self._prune()
         except VitrailError as error:
             print_error(f"the graph is not kept for next time: {error}")
+            return
+        with contextlib.suppress(OSError):  # somebody else removes what is there: nothing is left to do
+            self._prune()
 
     def _prune(self) -> None:
         """Keep the newest graphs of all networks that fit into MOST_BYTES."""

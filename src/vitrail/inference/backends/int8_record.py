@@ -25,12 +25,17 @@ def int8_words(record: dict[str, Any]) -> str:
     return f"int8 loses {loss['points']:.2f} points of {loss['metric']} on {held_out}{difference}"
 
 
+def int8_graphs(fingerprint: str) -> list[str]:
+    """The names of the graphs in int8 that are kept here for a network."""
+    return sorted(path.name.removesuffix(ENDING) for path in GraphCache(fingerprint).folder.glob(f"*{INT8}-*{ENDING}"))
+
+
 def int8_records(fingerprint: str) -> list[dict[str, Any]]:
-    """The figures of the graphs in int8 that are kept here for a network, each with its format."""
+    """Their figures, each with its format."""
     cache = GraphCache(fingerprint)
     records = []
-    for path in sorted(cache.folder.glob(f"*{INT8}-*{ENDING}")):
-        parts = cache.read(path.name.removesuffix(ENDING))
+    for name in int8_graphs(fingerprint):
+        parts = cache.read(name)
         if parts is not None:
-            records.append(json.loads(bytes(parts[-1])) | {"format": path.name.partition(INT8)[0]})
+            records.append(json.loads(bytes(parts[-1])) | {"format": name.partition(INT8)[0]})
     return records

@@ -6,8 +6,9 @@ import torch
 
 from vitrail.errors import VitrailError
 from vitrail.graphs.graph_file import GraphRun
+from vitrail.graphs.installed import import_onnxruntime
 from vitrail.inference.backends.graph_backend import GraphBackend
-from vitrail.inference.backends.onnxruntime_run import compile_onnx, onnxruntime
+from vitrail.inference.backends.onnxruntime_run import compile_onnx
 
 
 class OnnxRuntimeBackend(GraphBackend):
@@ -19,7 +20,7 @@ class OnnxRuntimeBackend(GraphBackend):
     @classmethod
     def choose_precision(cls, name: str) -> str:
         """Its CPU kernels have no bfloat16; int8 has to be asked for."""
-        onnxruntime()  # where it is missing, that is the sentence to read
+        import_onnxruntime()  # where it is missing, that is the sentence to read
         if name == "bfloat16":
             raise VitrailError("the engine onnxruntime does not compute in bf16 on a CPU: choose auto, fp32 or int8")
         return "float32" if name == "auto" else name

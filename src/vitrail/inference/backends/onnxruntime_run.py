@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from vitrail.graphs.graph_file import IMAGES, Floats, GraphRun
-from vitrail.graphs.installed import import_installed
+from vitrail.graphs.installed import import_onnxruntime
 
 
 def compile_onnx(parts: Sequence[memoryview], threads: int) -> GraphRun:
     """The part of a file, ready to run in float32, or in int8 where the graph is."""
-    runtime = onnxruntime()
+    runtime = import_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that decode need the cores
@@ -23,10 +22,3 @@ def compile_onnx(parts: Sequence[memoryview], threads: int) -> GraphRun:
         return outputs
 
     return run
-
-
-def onnxruntime() -> Any:
-    """The package, which on Windows would report to its makers; VitrailError where it is not installed."""
-    runtime = import_installed("onnxruntime")
-    runtime.disable_telemetry_events()
-    return runtime

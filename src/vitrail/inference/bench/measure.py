@@ -115,10 +115,17 @@ class Bench:
 
     def _run_rounds(self, turns: Sequence[tuple[WorkerProcess, Measured]]) -> None:
         with ProgressBar("measuring", self.plan.rounds * len(turns)) as bar:
+            gone: list[WorkerProcess] = []
             for _ in range(self.plan.rounds):
                 self.peak.measure()
                 for worker, entry in turns:
-                    entry.rounds.append(worker.ask("run", batch=entry.batch, seconds=self.plan.seconds)["seconds"])
+                    if worker not in gone:
+                        try:
+                            seconds = worker.ask("run", batch=entry.batch, seconds=self.plan.seconds)["seconds"]
+                            entry.rounds.append(seconds)
+                        except VitrailError as error:  # the others go on
+                            gone.append(worker)
+                            self.notes.append(f"{entry.candidate} ended in batches of {entry.batch}: {error}")
                     bar.step()
 
     def _rows(self) -> list[dict[str, Any]]:

@@ -15,18 +15,18 @@ import numpy as np
 
 from vitrail.errors import VitrailError
 from vitrail.graphs.graph_file import Floats, GraphRun
-from vitrail.inference.auto.choice_record import LEAST_PICTURES
+from vitrail.inference.backends.backend import AUTO
 from vitrail.inference.backends.graph_cache import GraphCache
-from vitrail.inference.backends.int8_record import int8_words
+from vitrail.inference.backends.int8_record import int8_graphs, int8_words
 from vitrail.inference.cached_start.start_record import (
-    JUDGED,
     StartRecord,
     count_at_hand,
     file_identity,
+    named_folder,
     read_start,
     start_key,
 )
-from vitrail.inference.calibration.calibration_file import calibration_file
+from vitrail.inference.calibration.calibration_file import LEAST, calibration_beside
 from vitrail.inference.image_processor import ImageProcessor, ModelInput
 from vitrail.inference.output.familiar_answers import check_unknown, with_familiarity
 from vitrail.inference.read_source import Source
@@ -119,8 +119,10 @@ def open_cached(model: str | Path, options: AnsweringOptions) -> CachedEngine | 
     record = read_start(start_key(path, options))
     if record is None or record.file != file_identity(path) or _compares_again(record, path, options):
         return None
+    if options["engine"] == AUTO and record.int8 != int8_graphs(record.network):
+        return None  # one more engine to choose among
     file = describe(path)
-    run = None if file is None else _load(record)
+    run = None if file is None else _load(record, named_folder(options))
     if file is None or run is None:
         return None
     for remark in record.remarks:
@@ -130,20 +132,24 @@ def open_cached(model: str | Path, options: AnsweringOptions) -> CachedEngine | 
 
 def _compares_again(record: StartRecord, path: Path, options: AnsweringOptions) -> bool:
     """Whether the long way would compare the engine with torch on more pictures than before."""
-    if record.compared == JUDGED or record.compared >= LEAST_PICTURES:
+    if record.compared >= LEAST:
         return False
-    if isinstance(options["calibration"], str | Path) or calibration_file(path).is_file():
+    if named_folder(options) is not None or calibration_beside(path) is not None:
         return True
     return count_at_hand(options) > record.at_hand
 
 
-def _load(record: StartRecord) -> GraphRun | None:
-    """The graph, ready to run; None where it is gone or damaged, or where its runtime does not take it."""
+def _load(record: StartRecord, folder: str | None) -> GraphRun | None:
+    """The graph, ready to run; None where it is gone or damaged, or where its runtime does not take it, or where int8
+    was searched again meanwhile on another folder of pictures than the one that is named."""
     parts = GraphCache(record.network).read(record.graph)
     if parts is None:
         return None
     is_int8 = record.precision == "int8"
     graph = parts[:-1] if is_int8 else parts
+    int8 = json.loads(bytes(parts[-1])) if is_int8 else {}
+    if is_int8 and folder is not None and folder != int8.get("folder"):
+        return None
     try:
         if record.engine == "openvino":
             from vitrail.inference.backends.openvino_run import compile_openvino
@@ -154,7 +160,7 @@ def _load(record: StartRecord) -> GraphRun | None:
 
             run = compile_onnx(graph, record.threads)
         if is_int8:
-            print_error(int8_words(json.loads(bytes(parts[-1]))))
+            print_error(int8_words(int8))
     except Exception:  # whatever a runtime says to a file that it does not take: the long way makes it again
         return None
     return run

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from vitrail.inference.backends.graph_backend import GraphBackend
-from vitrail.inference.backends.int8_record import graph_name
+from vitrail.inference.backends.int8_record import graph_name, int8_graphs
 from vitrail.inference.cached_start.start_record import (
-    JUDGED,
     StartRecord,
     count_at_hand,
     file_identity,
@@ -45,8 +44,9 @@ def remember_start(engine: Engine, options: Mapping[str, Any], before: list[Any]
         hint=backend.float_hint,
         threads=torch.get_num_threads(),
         batch_size=engine.batch_size,
-        compared=JUDGED if engine.choice is None else engine.choice.compared,
+        compared=backend.int8["images"] if engine.choice is None else engine.choice.compared,
         at_hand=count_at_hand(options),
+        int8=int8_graphs(backend.cache.fingerprint),
         remarks=engine.remarks,
     )
     write_start(start_key(Path(path), options), record)

@@ -22,7 +22,6 @@ from vitrail.option_types import precision as named_precision
 from vitrail.weights.model_description import CHECKSUM, file_metadata
 
 FOLDER = "starts"
-JUDGED = -1  # in the place of a number of pictures: int8 was compared when it was made
 OPTIONS = ("engine", "device", "batch_size", "merge_tokens")  # that decide what runs, with the precision
 
 
@@ -38,8 +37,9 @@ class StartRecord:
     hint: str  # what it computes in where it is not in int8, in OpenVINO's words
     threads: int
     batch_size: int
-    compared: int  # pictures that its answers were compared with torch's on; JUDGED: int8
+    compared: int  # pictures that its answers were compared with torch's on
     at_hand: int  # images that were given then, readable or not
+    int8: list[str]  # the graphs of this network in int8 that were there then, for `auto` to choose among
     remarks: list[str]  # what every start says
 
 
@@ -57,16 +57,21 @@ def file_identity(path: Path) -> list[Any] | None:
 
 def start_key(path: Path, options: Mapping[str, Any]) -> str:
     """The name of the record. Where the pictures to check on come from is part of it, if they are a folder."""
-    calibration = options["calibration"]
     described = {
         "model": os.path.abspath(path),
         "options": {name: options[name] for name in OPTIONS},
         "precision": named_precision(options["precision"]),
-        "calibration": os.path.abspath(calibration) if isinstance(calibration, str | Path) else None,
+        "calibration": named_folder(options),
         "machine": machine_without_torch(),
         "threads": {name: os.environ.get(name, "") for name in THREADS},
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def named_folder(options: Mapping[str, Any]) -> str | None:
+    """The absolute path of the pictures to check an engine on, if somebody names a folder for that."""
+    calibration = options["calibration"]
+    return os.path.abspath(calibration) if isinstance(calibration, str | Path) else None
 
 
 def count_at_hand(options: Mapping[str, Any]) -> int:

@@ -30,6 +30,7 @@ from vitrail.weights.preprocessing import Preprocessing
 
 NAME = "calibration.zip"
 MOST = 300  # pictures: what NNCF's authors calibrate on
+LEAST = 32  # that a choice stands on, if there are so many; one on fewer is made again when there are more
 INDEX = "calibration.json"
 FORMAT = 1
 QUALITY = 95  # of JPEG, without subsampling of colours
@@ -41,6 +42,14 @@ def calibration_file(model: str | Path) -> Path:
     """Where the pictures of a model lie: beside its file, or in its folder."""
     path = Path(model)
     return (path if path.is_dir() else path.parent) / NAME
+
+
+def calibration_beside(model: str | Path | None) -> Path | None:
+    """The pictures that lie beside a model's file; None: there are none, or the model is no file but a name."""
+    if model is None or not Path(model).exists():
+        return None
+    file = calibration_file(model)
+    return file if file.is_file() else None
 
 
 def write_calibration(path: Path, images: Sequence[ModelInput], training: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.backends.torch_backend import TorchBackend
-from vitrail.inference.calibration.calibration_file import MOST, calibration_file, read_calibration
+from vitrail.inference.calibration.calibration_file import MOST, calibration_beside, read_calibration
 from vitrail.inference.engine import Engine
 from vitrail.inference.evaluation import dataset_for
 from vitrail.inference.evaluation_part import choose_part
@@ -65,8 +65,8 @@ def calibration_images(
     """
     if folder is not None:
         return _of_folder(checkpoint, Path(folder))
-    file = None if model_path is None else calibration_file(model_path)
-    if file is not None and file.is_file():
+    file = calibration_beside(model_path)
+    if file is not None:
         training = checkpoint.provenance.get("training")
         images = read_calibration(file, checkpoint.preprocessing, training if isinstance(training, dict) else None)
         if images:

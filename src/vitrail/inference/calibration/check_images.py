@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from vitrail.images.unreadable import UnreadableImage
-from vitrail.inference.calibration.calibration_file import calibration_file
+from vitrail.inference.calibration.calibration_file import calibration_beside
 from vitrail.inference.calibration.calibration_images import CalibrationImages, calibration_images
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.inference.read_source import Source
@@ -25,7 +25,7 @@ def check_images(
     """
     if isinstance(calibration, str | Path):
         return calibration_images(checkpoint, folder=calibration)
-    if path is not None and path.exists() and calibration_file(path).is_file():
+    if calibration_beside(path) is not None:
         return calibration_images(checkpoint, path)
     processor = ImageProcessor(checkpoint.preprocessing, checkpoint.config.is_dense)
     at_hand = []

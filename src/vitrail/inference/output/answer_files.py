@@ -10,14 +10,18 @@ from vitrail.errors import VitrailError
 from vitrail.files import replacing, write_text
 from vitrail.inference.output.writers import Write
 from vitrail.inference.predictor import Prediction, name_of
-from vitrail.inference.read_source import read_picture
+from vitrail.inference.read_source import read_own_size
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.task import Task
+from vitrail.visuals.colours import shown_picture
+from vitrail.weights.preprocessing import Preprocessing
 
 
 @contextlib.contextmanager
-def pictures_in(folder: str | Path, task: Task) -> Iterator[Write]:
-    """The task's pictures, named after the image; at the end what the task writes about all of them together."""
+def pictures_in(folder: str | Path, task: Task, preprocessing: Preprocessing) -> Iterator[Write]:
+    """The task's pictures, named after the image; at the end what the task writes about all of them together.
+
+    preprocessing: of the model, which says how many channels its images have."""
     if not isinstance(task, DenseTask):
         raise VitrailError(f"--out is for masks and boxes, and the model's task is {task.name}: use --json or --csv")
     target = Path(folder)
@@ -32,7 +36,7 @@ def pictures_in(folder: str | Path, task: Task) -> Iterator[Write]:
         if prediction.answer is None:
             return
         name = _unused_name(Path(name_of(prediction.source)).stem or "image", names)
-        picture = read_picture(prediction.source, 3, name)
+        picture = shown_picture(read_own_size(prediction.source, preprocessing, name))
         for ending, image in task.pictures(prediction.answer, picture).items():
             with replacing(target / f"{name}{ending}") as temporary:
                 image.save(temporary, format="PNG" if ending.endswith(".png") else "JPEG")

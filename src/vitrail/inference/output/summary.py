@@ -113,9 +113,10 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _calibration_images(source: str) -> int | None:
     """How many pictures lie beside the model; a preset, which has none, is described without Pillow."""
-    from vitrail.inference.calibration.calibration_file import calibration_file, count_calibration
+    from vitrail.inference.calibration.calibration_file import calibration_beside, count_calibration
 
-    return count_calibration(calibration_file(source))
+    file = calibration_beside(source)
+    return None if file is None else count_calibration(file)
 
 
 def _engines(checkpoint: Checkpoint) -> list[dict[str, Any]]:
