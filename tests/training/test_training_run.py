@@ -26,6 +26,7 @@ from vitrail.training.settings import SECTIONS, Settings
 from vitrail.training.stages import build_model
 from vitrail.training.stages.decode_images import with_bits
 from vitrail.training.stages.image_statistics import cached_shape
+from vitrail.training.train_step import Trainer
 from vitrail.training.training_run import train as run_training
 from vitrail.weights.load import load
 from vitrail.weights.preprocessing import Preprocessing
@@ -43,6 +44,32 @@ FAST = {
 
 def fast(**changes):
     return Settings().with_values({**FAST, **{name.replace("__", "."): value for name, value in changes.items()}})
+
+
+@pytest.mark.parametrize("failing", ["last", "second"])
+def test_an_evaluation_that_fails_is_made_again_by_the_resumed_run(tmp_path, pictures, monkeypatch, failing):
+    """The step before it is not saved as a whole one: the run would go on behind it, with other weights kept."""
+    settings = fast(train__save_minutes=0.0)
+    whole = train(pictures, tmp_path / "whole", settings=settings)
+    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    evaluations = sum("validation" in row for row in rows)
+    measure, calls = Trainer.measure, []
+
+    def vanished(*given):
+        calls.append(given)
+        if len(calls) == (evaluations if failing == "last" else 2):
+            raise VitrailError("a.png does not exist")
+        return measure(*given)
+
+    with monkeypatch.context() as patched, pytest.raises(VitrailError, match=r"a.png does not exist.*--resume"):
+        patched.setattr(Trainer, "measure", vanished)
+        train(pictures, tmp_path / "run", settings=settings)
+    resumed = train(pictures, tmp_path / "run", resume=True)
+    again = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in again if "validation" in row] == [row["step"] for row in rows if "validation" in row]
+    assert resumed.results["metrics"] == whole.results["metrics"]
+    one, other = (load(run.folder.model).model.state_dict() for run in (whole, resumed))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_run_leaves_a_model_that_answers_and_a_page(tmp_path, pictures, capsys):

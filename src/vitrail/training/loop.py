@@ -43,7 +43,7 @@ class TrainState:
     best_loss: float = math.inf  # decides between equal scores
     best_step: int = 0  # of the weights that are kept
     since_best: int = 0  # evaluations
-    updating: bool = field(default=False, repr=False)  # the weights in memory are between two steps: not to be saved
+    updating: bool = field(default=False, repr=False)  # between two steps, or not evaluated yet: not to be saved
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
@@ -96,7 +96,6 @@ def run_steps(
                 raise diverged(f"the loss became {loss}", trainer, state)
             state.updating = True
             trainer.update(batch.step, length)
-            state.updating = False
             state.step = batch.step + 1
             state.seconds = time.monotonic() - began  # waiting for data and evaluations included
             timer.step_done(batch.step < length.full_from)
@@ -104,6 +103,7 @@ def run_steps(
             evaluated = plan.is_evaluated(state.step)
             if evaluated:
                 timer.images_evaluated(evaluate(run, trainer, images, state), len(images.validation_indices))
+            state.updating = False  # a step is whole with its evaluation, which a resumed run would not make up for
             overdue = time.monotonic() - saved_at > 60 * trainer.recipe.save_minutes
             if stop or evaluated or run.processes.agree(overdue):
                 save_state(run, trainer, state)

@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import vitrail
 from tests.training.running import write_pictures
 from vitrail.search.linear_probe import fit_probe
+from vitrail.training import training_run
 from vitrail.training.settings import Settings
 from vitrail.training.stages import probe_head
 
@@ -41,6 +44,23 @@ def test_the_probe_takes_a_part_of_the_minutes(tmp_path, first, monkeypatch):
     vitrail.train(data, tmp_path / "run", start=first, minutes=0.05, settings=settings)
     ((features, targets),) = seen
     assert len(features) == len(targets) == 8
+
+
+def test_a_run_that_is_resumed_before_its_first_state_has_the_same_head(tmp_path, first, monkeypatch):
+    data = write_pictures(tmp_path / "data", classes=("ant", "bee", "cow"))
+    settings = Settings().with_values({"data.workers": 0, "train.epochs": 1.0})
+    vitrail.train(data, tmp_path / "whole", start=first, settings=settings)
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(training_run, "run_loop", killed)
+        vitrail.train(data, tmp_path / "run", start=first, settings=settings)
+    monkeypatch.setattr(probe_head, "fit_to_training_images", None)  # how many images suffice is a matter of time
+    vitrail.train(data, tmp_path / "run", resume=True)
+    whole, resumed = (load_file(tmp_path / run / "model.safetensors") for run in ("whole", "run"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_a_head_that_was_loaded_is_kept(tmp_path, first, monkeypatch):
