@@ -96,6 +96,20 @@ def test_batches_for_pixels_are_small_where_pictures_are_large():
     assert choose_model(Settings(), icons)[0].train.batch_size == 16
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "minutes", "size", "patch"),
+    [(480, 640, 8.0, (384, 512), 16), (480, 640, 0.0, (192, 256), 16), (150, 200, 8.0, (144, 192), 16),
+     (64, 64, 8.0, (64, 64), 8), (96, 128, 0.0, (96, 96), 12)],
+)  # fmt: skip
+def test_numbers_of_photos_are_told_at_their_aspect_and_larger(height, width, minutes, size, patch):
+    """What fits into the time comes after (`size_choice.py`). Small pictures are at most 128 px anyway."""
+    known = facts(images=205, height=height, width=width, task="regress", labels=("count",), minutes=minutes)
+    model = choose_model(Settings(), known)[0].model
+    assert (model.image_size, model.image_width or model.image_size) == size and model.patch_size == patch
+    asked = choose_model(Settings().with_values({"model.image_size": 96, "model.patch_size": 8}), known)[0].model
+    assert (asked.image_size, asked.image_width, asked.patch_size) == (96, None, 8)
+
+
 def test_patches():
     assert [patch_for(size) for size in (8, 28, 32, 64, 128, 224, 12)] == [1, 4, 4, 8, 16, 32, 1]
     assert [size_for(side) for side in (3, 8, 28, 30, 64, 65, 100, 128, 480)] == [8, 8, 28, 28, 64, 64, 96, 128, 128]

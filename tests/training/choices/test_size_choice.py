@@ -44,7 +44,7 @@ def test_enough_epochs_come_first_then_pixels(seconds, size):
     assert timed.epochs >= ENOUGH_EPOCHS or size == (160, 160)
 
 
-@pytest.mark.parametrize("task", ["segment", "detect", "depth"])
+@pytest.mark.parametrize("task", ["segment", "detect", "depth", "regress"])
 def test_more_minutes_never_mean_fewer_pixels(task):
     sides = []
     for minutes in (1.0, 5.0, 30.0, 240.0):

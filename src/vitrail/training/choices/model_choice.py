@@ -82,9 +82,8 @@ def _preset_values(model: Model) -> dict[str, Any]:
 
 def _fitting_values(model: Model, facts: Facts) -> dict[str, Any]:
     """What suits the images, their number, the time and the machine."""
-    dense = facts.task_class.dense
-    if dense:
-        (height, width), patch = dense_size(model, facts)
+    if keeps_aspect(facts):
+        (height, width), patch = size_at_aspect(model, facts)
     else:
         height = model.image_size or size_for(min(facts.height, facts.width))
         width, patch = model.image_width or height, patch_for(height)
@@ -101,7 +100,7 @@ def _fitting_values(model: Model, facts: Facts) -> dict[str, Any]:
         "model.heads": heads_for(model.width or dims, dims // 32),
         "model.stem": stem,
         "model.stem_blocks": 0 if stem != "conv" else 3 if small else 2,
-        "model.stem_maps": "wide" if stem == "conv" and size > SMALL and not dense else "fine",
+        "model.stem_maps": "wide" if stem == "conv" and size > SMALL and not facts.task_class.dense else "fine",
         "model.pool": "mean",
     }
 
@@ -231,11 +230,24 @@ def middle_of(size: int) -> float:
     return size / (size + 2 * round(size / 32))
 
 
-def dense_size(model: Model, facts: Facts) -> tuple[tuple[int, int], int]:
-    """Height, width and patch for answers about places: the usual aspect, and as large as the time of a step allows."""
+def keeps_aspect(facts: Facts) -> bool:
+    """Whether images are seen at their usual aspect, as large as the time suffices for: where answers are about places,
+    and where numbers are told from photos, which may be counts of small things.
+
+    Red cells counted in 205 photos of 640 x 480 px, 2 minutes on one busy core, one run each: R2 0.20 on 87 validation
+    images and -0.22 on 72 test images at 128 px, 0.33 and 0.12 at 256 x 192 px.
+    """
+    numbers = facts.task_class.every_patch and max(facts.height, facts.width) > PHOTO
+    return facts.task_class.dense or numbers
+
+
+def size_at_aspect(model: Model, facts: Facts) -> tuple[tuple[int, int], int]:
+    """Height, width and patch at the usual aspect, as large as is useful. Where numbers are told and nobody says how
+    long that may take, twice as large as other photos: each step larger takes several times as long."""
+    dense = facts.task_class.dense
     longest = max(facts.height, facts.width)
-    goal = min(longest, DENSE_LONGEST)
-    patch = model.patch_size or (16 if goal >= 256 else 8 if goal >= 64 else 4)
+    goal = min(longest, DENSE_LONGEST if dense or facts.minutes else 2 * PHOTO)
+    patch = model.patch_size or (16 if goal >= 256 or not dense else 8 if goal >= 64 else 4)
     if model.image_size:
         return (model.image_size, model.image_width or model.image_size), patch
     height, width = (max(patch, round(side * goal / longest / patch) * patch) for side in (facts.height, facts.width))

@@ -1,4 +1,4 @@
-"""The image size by the time there is, for dense tasks and in fine-tuning: enough epochs first, then pixels.
+"""The image size by the time there is, for dense tasks, numbers and in fine-tuning: enough epochs first, then pixels.
 
 A segmenter that sees every image twice at 512 px knows less than one that sees it eleven times at 256 px. What a step
 takes on this machine is measured once, at a small size; other sizes follow from their multiply-adds.

@@ -15,7 +15,7 @@ from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_network, check_sharing, check_start, check_task
 from vitrail.training.choices.distillation_choice import check_unlabelled, choose_distillation
 from vitrail.training.choices.facts import Facts
-from vitrail.training.choices.model_choice import Choice, choose_model, config_of, window_fields
+from vitrail.training.choices.model_choice import Choice, choose_model, config_of, keeps_aspect, window_fields
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
 from vitrail.training.choices.size_choice import (
     StepCost,
@@ -97,7 +97,9 @@ def choose_settings(
 def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice: Choice) -> Choice:
     """The choice at a size whose images can be seen often enough; as it is, where size or network were asked for."""
     model = settings.model
-    if run.request.resume or not task.dense or not facts.minutes or model.image_size or model.model is not None:
+    if run.request.resume or not facts.minutes or model.image_size or model.model is not None:
+        return choice
+    if not keeps_aspect(facts):
         return choice
     config = small_config(config_of(choice.settings, head_fields(choice.settings, task)))
     muon = settings.train.optimizer != "adamw" and not run.request.shard
