@@ -54,7 +54,7 @@ class Task(TaskAnswers):
     labels_are_columns: ClassVar[bool] = False  # whether the labels name the columns of a table
     classifies_images: ClassVar[bool] = True  # whether labels are classes of whole images, which can be mixed
     one_class_each: ClassVar[bool] = False  # whether an image has exactly one class, so that drawing can be balanced
-    crops_and_flips: ClassVar[bool] = True  # whether the target stays right when an image is cropped or mirrored
+    crops_and_flips: ClassVar[bool] = True  # whether a target survives that its image is cropped, mirrored, recoloured
     sliding_windows: ClassVar[bool] = False  # whether images can be looked at window by window
     finds_objects: ClassVar[bool] = False  # whether the head has a limited number of candidates for objects
     # how it can learn from a teacher's answers, soft or hard, the usual one first; (): not at all

@@ -68,13 +68,17 @@ def rate_warning(settings: Settings) -> str | None:
 
 
 def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> Choice:
-    """Augmentation and regularisation by how often an image is seen again: the more often, the more it must differ."""
+    """Augmentation and regularisation by how often an image is seen again: the more often, the more it must differ.
+
+    A picture of a number is never changed. Changes of colour, which it had once, cost more than they could give: red
+    cells counted in 205 photos, 2 minutes on one core at 128 px, R2 on 87 validation images 0.28 without, 0.20 with.
+    """
     task = facts.task_class
     tuned = settings.model.start is not None
     many, several = epochs >= 150, epochs >= 15
     mixing = many and task.classifies_images and not tuned
     one_sided = not task.crops_and_flips or turns_meaning(facts.labels, signs=facts.named and task.classifies_images)
-    policy = "colour" if task.dense or not task.crops_and_flips else "trivial"
+    policy = "colour" if task.dense else "trivial"
     crop = 0.35 if many else 0.5 if several else 0.9 if facts.alike else 0.75
     few_by_heart = (
         tuned and task.classifies_images
@@ -85,7 +89,7 @@ def choose_recipe(settings: Settings, facts: Facts, epochs: float) -> Choice:
         {
             "augment.crop": crop if task.crops_and_flips else 1.0,
             "augment.flip": "none" if one_sided or facts.alike else "horizontal",
-            "augment.policy": policy if several else "none",
+            "augment.policy": policy if several and task.crops_and_flips else "none",
             "augment.erase": 0.25 if many and not task.dense and task.crops_and_flips else 0.0,
             "train.mixup": 0.2 if mixing else 0.0,
             "train.cutmix": 1.0 if mixing else 0.0,
