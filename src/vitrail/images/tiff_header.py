@@ -1,6 +1,7 @@
 """What the directories of a TIFF claim, read without a library: both of ours build lists of all tiles when they open.
 
-Only sizes are read. A TIFF that is damaged has no pages here; whoever decodes it says what is wrong with it.
+Only sizes are read. Of a directory that ends early what is there counts, as libraries take it; whoever decodes a
+damaged TIFF says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -47,9 +48,8 @@ def _directory(data: bytes, offset: int, order: str, big: bool) -> tuple[dict[in
     (entries,) = struct.unpack_from(order + head, data, offset)
     position, fields = offset + struct.calcsize(order + head), {}
     size = 20 if big else 12
-    if position + entries * size > len(data):
-        raise struct.error("the directory ends early")
-    for place in range(position, position + entries * size, size):
+    end = position + min(entries, (len(data) - position) // size) * size
+    for place in range(position, end, size):
         tag, kind = struct.unpack_from(order + "HH", data, place)
         if tag not in _TAGS:
             continue
@@ -58,8 +58,9 @@ def _directory(data: bytes, offset: int, order: str, big: bool) -> tuple[dict[in
         if kind in _FORMATS and (big or kind != 16):
             (value,) = struct.unpack_from(order + _FORMATS[kind], data, place + (12 if big else 8))
         fields[tag] = (count, value)
-    (following,) = struct.unpack_from(order + pointer, data, position + entries * size)
-    return fields, entries * size, following
+    is_whole = end == position + entries * size and end + struct.calcsize(order + pointer) <= len(data)
+    following: int = struct.unpack_from(order + pointer, data, end)[0] if is_whole else 0
+    return fields, end - position, following
 
 
 def _page(fields: dict[int, tuple[int, int]], directory: int) -> TiffPage:
