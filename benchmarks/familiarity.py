@@ -131,7 +131,7 @@ def kept_distance(vectors: Tensor) -> Distance:
     """That of model files."""
     familiarity = fit_familiarity(vectors, vectors)
     assert familiarity is not None
-    return lambda pictures: familiarity.distances(pictures.pooled)
+    return lambda pictures: torch.from_numpy(familiarity.distances(pictures.pooled.numpy()))
 
 
 def unsureness(pictures: Pictures) -> Tensor:
@@ -197,8 +197,9 @@ def kept_row(name: str, checkpoint: Checkpoint, parts: Parts) -> str:
     """By what the model file keeps, or, where it is of an earlier version, by what a run would keep."""
     kept = checkpoint.familiarity or fit_familiarity(parts.train.pooled, parts.held_out.pooled)
     assert kept is not None
-    test, strangers, shrunk = (kept.distances(part.pooled) for part in (parts.test, parts.strangers, parts.shrunk))
-    return f"| {name} | {len(kept.vectors):,} | {cells(kept.held_out, test, strangers, shrunk)} |"
+    pictures = [part.pooled.numpy() for part in (parts.test, parts.strangers, parts.shrunk)]
+    held_out, test, strangers, shrunk = map(torch.from_numpy, (kept.held_out, *map(kept.distances, pictures)))
+    return f"| {name} | {len(kept.vectors):,} | {cells(held_out, test, strangers, shrunk)} |"
 
 
 HEADER = "pass | AUROC | caught | AUROC, shrunk | caught, shrunk"

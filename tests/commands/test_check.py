@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -135,12 +136,19 @@ def test_a_model_that_learnt_these_images_is_no_witness(save, tmp_path: Path, ca
 
 
 def test_what_makes_no_sense_with_a_model_is_one_sentence(save, folder: Path, tmp_path: Path) -> None:
+    alike = tmp_path / "alike"
+    for number in range(12):
+        label = alike / ("cat" if number % 2 else "dog")
+        label.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "cat" / "0.png", label / f"{number}.png")
     with pytest.raises(VitrailError, match="--label-errors needs a model"):
         run_check(folder, label_errors=tmp_path / "labels.csv")
     for path in sorted(folder.rglob("*.png"))[3:21]:
         path.unlink()
     with pytest.raises(VitrailError, match="6 readable images, too few to say which labels are wrong"):
         run_check(folder, model=save())
+    with pytest.raises(VitrailError, match="look the same or are one group, so none speaks for another's label"):
+        run_check(alike, model=save())
     table = tmp_path / "data" / "labels.csv"
     table.write_text("image,number\ncat/0.png,1\ncat/1.png,2\ndog/11.png,3\n")
     with pytest.raises(VitrailError, match="this data is for regression: leave out --model"):

@@ -6,15 +6,24 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.pretraining.running import TINY_PRETRAIN, loose_pictures
 from tests.training.running import begin, kill, vitrail, wait_for, write_pictures
 from tests.training.test_resume import assert_alike, assert_same, rows
 from vitrail import pretrain, train
 from vitrail.errors import VitrailError
+from vitrail.model.presets import preset
+from vitrail.model.vit import ViT
+from vitrail.pretraining import health, views
+from vitrail.pretraining.choose_pretraining import dino_rates
+from vitrail.pretraining.views import View, make_view
 from vitrail.training.checkpointing import Checkpoints
+from vitrail.training.optim import batch_norm
 from vitrail.training.settings import Settings
+from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
+from vitrail.weights.preprocessing import Preprocessing
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +137,56 @@ def test_a_broken_file_is_left_out(tmp_path):
     (pile / "0.png").write_bytes((pile / "0.png").read_bytes()[:60])
     pretrained = pretrain(pile, tmp_path / "run", settings=tiny("simdino", train__epochs=1.0))
     assert any(finding.kind == "broken" for finding in pretrained.findings)
+
+
+def test_a_batch_larger_than_the_pile_is_all_of_it(tmp_path):
+    pile = loose_pictures(tmp_path / "pile", 20)
+    pretrained = pretrain(pile, tmp_path / "run", settings=tiny("dino", train__batch_size=64, train__epochs=1.0))
+    chosen, learnt_from = pretrained.settings.train, 20 - pretrained.images
+    assert chosen.batch_size == learnt_from
+    assert chosen.lr == dino_rates(tiny("dino", train__batch_size=learnt_from))["train.lr"]
+
+
+def test_another_teacher_does_not_go_on(tmp_path, whole):
+    def write_teacher(seed: int) -> None:
+        torch.manual_seed(seed)
+        network = ViT(preset("mu/4", image_size=16, classes=0))
+        Checkpoint(network, Preprocessing(size=(16, 16)), "embed").save(tmp_path / "teacher.safetensors")
+
+    write_teacher(0)
+    settings = tiny("features", pretrain__teacher=str(tmp_path / "teacher.safetensors"), train__epochs=1.0)
+    pretrain(whole / "data", tmp_path / "run", settings=settings)
+    pretrain(whole / "data", tmp_path / "run", resume=True)
+    write_teacher(1)
+    with pytest.raises(VitrailError, match="the teacher .*teacher.safetensors is not the one that the run in"):
+        pretrain(whole / "data", tmp_path / "run", resume=True)
+
+
+def test_what_goes_wrong_is_said_once_and_on_the_way(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(health, "STALLED", 10.0)  # whatever the loss does, it stands still
+    pile = loose_pictures(tmp_path / "pile", 40)
+    pretrain(pile, tmp_path / "run", settings=tiny("simdino", train__epochs=20.0))
+    lines = capsys.readouterr().out.splitlines()
+    said = [place for place, line in enumerate(lines) if "warning: the loss has stood" in line]
+    evaluations = [place for place, line in enumerate(lines) if line.startswith("epoch ")]
+    assert len(said) == 1 and evaluations[0] < said[0] < evaluations[-1]
+
+
+def test_batch_norms_are_kept_with_statistics_of_whole_images_that_are_not_blurred(tmp_path, monkeypatch):
+    made: list[View] = []
+    monkeypatch.setattr(views, "make_view", lambda *given, **options: made.append(given[2]) or make(*given, **options))
+    recomputed: list[View] = []
+
+    def watched(trainer, layers):
+        made.clear()
+        recompute(trainer, layers)
+        recomputed.extend(made)
+
+    make, recompute = make_view, batch_norm.recompute_statistics
+    monkeypatch.setattr(batch_norm, "recompute_statistics", watched)
+    pile = loose_pictures(tmp_path / "pile", 20)
+    pretrain(pile, tmp_path / "run", settings=tiny("simdino", model__stem="conv", train__epochs=1.0))
+    assert recomputed and {(view.size, view.blur, view.solarize) for view in recomputed} == {((16, 16), 0.0, 0.0)}
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def stop_after(embedder: Embedder, pile: Path, out: Path, images: int) -> None:
         embed_to_file(embedder, images_of(pile), out, "m", lambda _: next(seen, None) is None and _stop())
 
 
-def _stop() -> None:
+def _stop(*_: object) -> None:
     raise Stop
 
 
@@ -115,14 +115,60 @@ def test_what_no_longer_holds_is_made_again(embedder: Embedder, pile: Path, tmp_
     stop_after(embedder, pile, out, 13)
     changed = Path(images_of(pile)[6])
     photo(99).save(changed)
-    later = PartFolder(out).part(2).stat().st_mtime + 10
-    os.utime(changed, (later, later))
+    earlier = changed.stat().st_mtime - 1000  # as a copy has that keeps the time of its original
+    os.utime(changed, (earlier, earlier))
     assert embed_to_file(embedder, images_of(pile), out, "m").kept == 4
     np.testing.assert_array_equal(vitrail.read_vectors(out)[0], embed_all(embedder, images_of(pile))[0])
     stop_after(embedder, pile, out, 13)
     photo(100).save(pile / "even" / "00.png")
     assert embed_to_file(embedder, images_of(pile), out, "m").kept == 0
     assert len(vitrail.read_vectors(out)[0]) == 21
+
+
+def test_an_image_that_was_replaced_before_its_part_was_written(embedder: Embedder, pile: Path, tmp_path: Path) -> None:
+    """The part is newer than the image, and has the vector of what was there before."""
+    out, images, seen = tmp_path / "emb.parquet", images_of(pile), 0
+
+    def replace_one(_: bool) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 3:
+            photo(99).save(images[0])
+        if seen == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        embed_to_file(embedder, images, out, "m", replace_one)
+    assert embed_to_file(embedder, images, out, "m").kept == 0
+    np.testing.assert_array_equal(vitrail.read_vectors(out)[0], embed_all(embedder, images)[0])
+
+
+def test_kept_images_count_as_progress(embedder: Embedder, pile: Path, tmp_path: Path) -> None:
+    out = tmp_path / "emb.parquet"
+    (pile / "even" / "broken.png").write_bytes(b"no image")
+    stop_after(embedder, pile, out, 17)
+    told: list[bool] = []
+    assert embed_to_file(embedder, images_of(pile), out, "m", told.append).kept == 16
+    assert len(told) == 21 and sum(told) == 1
+
+
+def test_a_kill_while_parts_are_deleted_leaves_none_behind_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = PartFolder(tmp_path / "emb.parquet")
+    folder.path.mkdir()
+    for number in range(4):
+        folder.part(number).touch()
+    unlink = Path.unlink
+
+    def killed(path: Path) -> None:
+        monkeypatch.setattr(Path, "unlink", _stop)
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(Stop):
+        folder.forget_from(1)
+    assert sorted(folder.path.iterdir()) == folder.parts() == [folder.part(number) for number in range(3)]
 
 
 def test_two_at_once_and_a_folder_are_refused(embedder: Embedder, pile: Path, tmp_path: Path) -> None:

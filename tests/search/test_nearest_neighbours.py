@@ -51,3 +51,13 @@ def test_of_many_vectors_nearly_all_neighbours_are_found(monkeypatch: pytest.Mon
         [np.linalg.norm(vectors[n]) for n in (0, found.index[0, 0])]
     )
     assert found.similarity[0, 0] == pytest.approx(float(cosine), abs=1e-5)
+
+
+def test_copies_of_one_picture_among_many_are_each_others_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several cells begin at the same vector, and all but one of them stay empty."""
+    monkeypatch.setattr(module, "EXACT", 100)
+    vectors = blobs(4, 100)[0]
+    vectors[:300] = vectors[0]
+    found = neighbours_of_all(vectors, 5)
+    np.testing.assert_allclose(found.similarity[:300], 1, atol=1e-5)
+    assert (found.index[:300] < 300).all() and not (found.index == np.arange(400)[:, None]).any()

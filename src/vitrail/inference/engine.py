@@ -30,7 +30,7 @@ from vitrail.tasks.registry import labels_or_numbers, task_for
 from vitrail.tasks.task import Task
 from vitrail.terminal import print_error
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.familiarity.reference_vectors import Familiarity
+from vitrail.weights.familiarity.kept_vectors import KeptVectors
 from vitrail.weights.load import load
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Engine:
         return self._task
 
     @property
-    def familiarity(self) -> Familiarity | None:
+    def familiarity(self) -> KeptVectors | None:
         """How like the training pictures a new one is; None where the model's file does not tell."""
         return self.checkpoint.familiarity if POOLED in self.backend.captures else None
 
@@ -244,7 +244,7 @@ class Engine:
         answers = self.task.answer(decoded if self.processor.dense else torch.stack(list(decoded)), top)
         if self.familiarity is None or not pooled:
             return answers
-        scores = self.familiarity.scores(torch.stack(list(pooled))).tolist()
+        scores = self.familiarity.scores(torch.stack(list(pooled)).numpy()).tolist()
         return with_familiarity(self.task, answers, scores, unknown)
 
     def check_unknown(self) -> None:

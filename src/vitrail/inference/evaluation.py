@@ -113,7 +113,7 @@ def _familiarity(engine: Engine, items: Sequence[Item], images: EvaluatedImages)
     """How many of the images are unlike those of training, and the least familiar; None: the file does not tell."""
     if engine.familiarity is None:
         return None
-    scores = engine.familiarity.scores(torch.stack(list(images.pooled.values()))).tolist()
+    scores = engine.familiarity.scores(torch.stack(list(images.pooled.values())).numpy()).tolist()
     ranked = sorted(zip(scores, images.pooled, strict=True))
     unfamiliar = sum(score < UNFAMILIAR for score in scores)
     return {

@@ -64,6 +64,8 @@ def choose_pretraining(run: Run, pile: PileData, loaded: Checkpoint | None) -> C
     settings = run.settings.where_unset({"data.validation": pile.holdout})
     facts = pile.facts(run.processes.device.type, settings.train.minutes)
     settings = settings.where_unset(method_values(settings))
+    if settings.train.batch_size is not None:  # before the rates, which follow from it
+        settings = settings.with_values({"train.batch_size": min(settings.train.batch_size, facts.images)})
     if loaded is not None:
         choice = _continued(settings, facts, loaded)
         config = loaded.config

@@ -57,6 +57,12 @@ class Pretrainer(Trainer):
         return self.method.encoder
 
     @property
+    def plain_loader(self) -> ViewLoader:
+        """One whole view of each image, and not blurred, as half of those are that the encoder learns from."""
+        assert isinstance(self.loader, ViewLoader)
+        return replace(self.loader, views=(replace(self.loader.views[0], blur=0.0),))
+
+    @property
     def scores(self) -> HealthScores:
         """Rank of the embedding, and neighbours where there are classes."""
         return HealthScores(self.labelled)
@@ -122,7 +128,9 @@ class Pretrainer(Trainer):
         kept_model(self.start, self.encoder, step).save(run.folder.model)
         record_attention(run.folder.path, step, attention_of(self.encoder, self.fixed.to(run.processes.device)))
         rows, steps = run.folder.history(), Plan.read(run.folder.plan).steps
-        said = {concern.kind for concern in self.concerns(rows[:-1], steps)}  # at the evaluation before
+        evaluations = [place for place, row in enumerate(rows) if "validation" in row]
+        before = rows[: evaluations[-2] + 1] if len(evaluations) > 1 else []
+        said = {concern.kind for concern in self.concerns(before, steps)}
         for concern in self.concerns(rows, steps):
             if concern.kind not in said:
                 run.progress.say(f"  warning: {concern.sentence}")

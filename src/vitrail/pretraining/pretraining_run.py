@@ -83,7 +83,7 @@ def pretrain(
             keep_calibration(run, images)
             start = fit_to_images(start, images)
             build = partial(build_pretrainer, teacher=teacher)
-            planned = make_plan(run, images, start, choice.reasons, Learning(build, complete_recipe))
+            planned = make_plan(run, images, start, choice.reasons, Learning(build, complete_recipe, teacher))
             images = replace(images, quick_images=planned.plan.quick_images)
             trainer = build(run, planned.settings, images, start, planned.plan.steps)
             state = restore_state(run, trainer, planned.plan)

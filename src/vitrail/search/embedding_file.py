@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from vitrail.search.vector_file import (
     VectorFacts,
     digests_ahead,
     facts_of,
+    file_digest,
     import_pyarrow,
     open_vectors,
     read_facts,
@@ -35,6 +35,7 @@ from vitrail.search.vector_file import (
     writing_vectors,
 )
 from vitrail.text import shown
+from vitrail.threads import in_threads
 
 PART_ROWS = 1024  # at least, in whole batches: what a kill can cost
 PART_NUMBERS = 1 << 24  # at most, where a row is long: 64 MB in memory
@@ -83,8 +84,8 @@ class PartFolder:
             writer.write_table(table_of(rows, facts))
 
     def forget_from(self, number: int) -> None:
-        """Delete this part and all that follow."""
-        for path in self.parts()[number:]:
+        """Delete this part and all that follow: the last first, so that a kill leaves none behind a gap."""
+        for path in reversed(self.parts()[number:]):
             path.unlink()
 
     def join(self, facts: VectorFacts) -> None:
@@ -115,7 +116,7 @@ def embed_to_file(
     size = embedder.engine.batch_size
     rows_a_part = -(-min(PART_ROWS, max(1, PART_NUMBERS // facts.numbers)) // size) * size
     with folder.locked():
-        kept, sources = _skip_kept(folder, facts, iter(images))
+        kept, sources = _skip_kept(folder, facts, iter(images), progress)
         number, count, unreadable = len(kept), sum(rows for rows, _ in kept), sum(errors for _, errors in kept)
         before = count
         with contextlib.closing(_rows(embedder, sources, count)) as rows:
@@ -134,39 +135,34 @@ def _told(rows: Iterable[Row], progress: Callable[[bool], None]) -> Iterator[Row
 
 
 def _skip_kept(
-    folder: PartFolder, facts: VectorFacts, sources: Iterator[ImagePath | Pause]
+    folder: PartFolder, facts: VectorFacts, sources: Iterator[ImagePath | Pause], progress: Callable[[bool], None]
 ) -> tuple[list[tuple[int, int]], Iterator[ImagePath | Pause]]:
     """The rows and the errors of each part that still holds, and the sources that are left."""
     kept: list[tuple[int, int]] = []
-    for number, path in enumerate(folder.parts()):
-        written = path.stat().st_mtime
-        expected, errors = _kept_paths(path, facts)
-        given = list(itertools.islice((one for one in sources if not isinstance(one, Pause)), len(expected)))
-        same = bool(expected) and [_column_path(one) for one in given] == expected
-        if not same or any(_changed(one, written) for one in given):
+    for number, part in enumerate(folder.parts()):
+        rows = _kept_rows(part, facts)
+        given = list(itertools.islice((one for one in sources if not isinstance(one, Pause)), len(rows)))
+        same = bool(rows) and [_column_path(one) for one in given] == [path for path, _, _ in rows]
+        if not same or list(map(_column_digest, in_threads(file_digest, given))) != [own for _, own, _ in rows]:
             folder.forget_from(number)
             return kept, itertools.chain(given, sources)
-        kept.append((len(expected), errors))
+        kept.append((len(rows), sum(unreadable for _, _, unreadable in rows)))
+        for _, _, unreadable in rows:
+            progress(unreadable)
     return kept, sources
 
 
-def _kept_paths(path: Path, facts: VectorFacts) -> tuple[list[str], int]:
-    """The paths of a part, and how many of its images could not be read; none of a part of other vectors."""
+def _kept_rows(part: Path, facts: VectorFacts) -> list[tuple[str, str | None, bool]]:
+    """Path, digest and whether it could not be read, of each image of a part; none of a part of other vectors."""
     try:
-        if read_facts(path).fingerprint != facts.fingerprint:
-            return [], 0
-        with open_vectors(path) as file:
-            table = file.read(["path", "error"])
+        if read_facts(part).fingerprint != facts.fingerprint:
+            return []
+        with open_vectors(part) as file:
+            table = file.read(["path", "digest", "error"])
     except VitrailError:
-        return [], 0
-    return table.column("path").to_pylist(), len(table) - table.column("error").null_count
-
-
-def _changed(path: ImagePath, since: float) -> bool:
-    try:
-        return os.stat(path).st_mtime > since
-    except (OSError, ValueError):
-        return False  # it was an error before, or is one now that a whole run would not have met
+        return []
+    columns = (table.column("path"), table.column("digest"), table.column("error").is_valid())
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def _rows(embedder: Embedder, sources: Iterable[ImagePath | Pause], first: int) -> Generator[Row, None, None]:
@@ -189,9 +185,12 @@ def _rows(embedder: Embedder, sources: Iterable[ImagePath | Pause], first: int) 
         vector = embedding.vector
         if name is None:
             vector, error = None, "has a name that is not UTF-8: rename it"
-        known = None if isinstance(digest, UnreadableImage) else digest
-        yield Row(id_, shown(path) if name is None else name, known, vector, error)
+        yield Row(id_, shown(path) if name is None else name, _column_digest(digest), vector, error)
 
 
 def _column_path(path: ImagePath) -> str:
     return recordable(path) or shown(path)
+
+
+def _column_digest(digest: str | UnreadableImage) -> str | None:
+    return None if isinstance(digest, UnreadableImage) else digest

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import VitrailError
-from vitrail.search.nearest_neighbours import Neighbours, Vectors, nearest_neighbours, neighbours_of_all
+from vitrail.search.nearest_neighbours import Neighbours, Vectors, nearest_neighbours
 from vitrail.tasks.task import Task
 
 K = 20  # neighbours: what DINO, DINOv2 and most papers report
@@ -32,12 +32,6 @@ def knn_means(vectors: Vectors, targets: Means, queries: Vectors, k: int = K) ->
     targets: rows of 0 and 1 for classes and labels (`target_rows`), which gives probabilities, or numbers.
     """
     return vote(nearest_neighbours(queries, vectors, k), targets)
-
-
-def leave_one_out(vectors: Vectors, targets: Means, k: int = K) -> Means:
-    """The same for every one of the vectors (N, D) by its neighbours alone, never by its own target: out-of-fold
-    probabilities (N, K) without folds."""
-    return vote(neighbours_of_all(vectors, k), targets)
 
 
 def vote(neighbours: Neighbours, targets: Means, k: int | None = None) -> Means:

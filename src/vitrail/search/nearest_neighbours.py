@@ -79,8 +79,10 @@ def _search_cells(unit: Tensor, k: int) -> Neighbours:
     similarity = np.full((len(unit), k), -1.0, np.float32)
     index = np.zeros(similarity.shape, np.int64)
     for own, near in zip(members, around, strict=True):
-        others = torch.cat([members[place] for place in near]) if len(own) else own
-        for some in own.split(max(1, CELLS // max(1, len(others)))):
+        if not len(own):  # its centre is that of another cell too, which has them all
+            continue
+        others = torch.cat([members[place] for place in near])
+        for some in own.split(max(1, CELLS // len(others))):
             block = unit[some] @ unit[others].T
             block[some[:, None] == others] = -torch.inf
             largest, place = _largest(block, min(k, len(others) - 1))

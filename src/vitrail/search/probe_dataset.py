@@ -124,14 +124,15 @@ def probe_vectors(data: LabelledVectors, k: int, bootstrap: int = 1000, seed: in
             miss["image"] = str(data.items[measured[miss["index"]]].path)
         return result
 
+    knn = measure(k, bootstrap)
     return {
         "task": data.task.name,
         "part": part,
         "compared": [len(fold.train) for fold in folds],
         "measured": len(measured),
         "k": k,
-        "knn": measure(k, bootstrap),
-        "by_k": {str(one): measure(one, 0)["metrics"] for one in ks},
+        "knn": knn,
+        "by_k": {str(one): (knn if one == k else measure(one, 0))["metrics"] for one in ks},
         "linear": measure("linear", bootstrap) | {"penalty": penalties if len(penalties) > 1 else penalties[0]},
     }
 

@@ -5,18 +5,17 @@ Rows are known by their content, so a run that was stopped adds what is missing 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from vitrail.data.manifest.manifest_file import Manifest
-from vitrail.search.index.add_images import Addition, AddSummary
+from vitrail.search.index.add_images import Addition, AddSummary, path_in_index
 from vitrail.search.index.index_writer import IndexWriter
 from vitrail.search.vector_file import VectorFacts, read_facts
 from vitrail.shards.job_folder import JobFolder
 from vitrail.shards.vector_shards import VectorShards
-from vitrail.storage import is_url, join
+from vitrail.storage import join
 
 
 def shards_of(index: Path) -> Path:
@@ -40,14 +39,8 @@ def add_shards(
     try:
         for shard in manifest.shards:
             for row in shards.rows(folder.file(shard.number, shard.digest), folder.stamp(shard.digest)):
-                addition.add_row(replace(row, path=path_in_index(manifest.root, row.path)))
+                addition.add_row(replace(row, path=path_in_index(join(manifest.root, row.path))))
                 seen()
     finally:
         addition.commit()
     return addition.summary
-
-
-def path_in_index(root: str, name: str) -> str:
-    """What the index calls an image of a manifest: the path that it has for a file that is added by itself."""
-    address = join(root, name)
-    return address if is_url(address) else os.path.abspath(address)

@@ -81,6 +81,11 @@ class Trainer:
         """Whether the last weights are kept, however good those of an earlier evaluation were."""
         return False
 
+    @property
+    def plain_loader(self) -> Loader:
+        """The images that batch norms take their statistics from."""
+        return self.loader.labelled if isinstance(self.loader, UnlabelledLoader) else self.loader
+
     def forward(
         self, images: Tensor, unlabelled: Tensor | None, step: int, **options: Any
     ) -> tuple[Tensor, Tensor | float]:

@@ -23,9 +23,8 @@ from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.presets import config_from_dict
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import DEFAULT_TASK, EMBED, task_class, task_names
-from vitrail.weights.familiarity.kept_vectors import ENTRY
-from vitrail.weights.familiarity.metadata_entry import from_text, to_text
-from vitrail.weights.familiarity.reference_vectors import Familiarity, check_width
+from vitrail.weights.familiarity.kept_vectors import ENTRY, KeptVectors, kept_text, read_kept
+from vitrail.weights.familiarity.reference_vectors import check_width
 from vitrail.weights.model_description import CHECKSUM, FORMAT, KEY, read_description
 from vitrail.weights.naming import empty_model
 from vitrail.weights.preprocessing import Preprocessing
@@ -43,7 +42,7 @@ class Checkpoint:
     task: str = DEFAULT_TASK
     labels: list[str] | None = None  # one name an output, in order
     provenance: dict[str, Any] = field(default_factory=dict)
-    familiarity: Familiarity | None = None  # how like its training pictures a new one is; None: its file does not tell
+    familiarity: KeptVectors | None = None  # how like its training pictures a new one is; None: its file does not tell
     path: Path | None = field(default=None, init=False, compare=False)  # that it was read from, while it is as read
 
     @property
@@ -104,7 +103,7 @@ class Checkpoint:
         )
         metadata = {KEY: description, CHECKSUM: checksum(description, tensors)}
         if self.familiarity is not None:
-            metadata[ENTRY] = to_text(self.familiarity)
+            metadata[ENTRY] = kept_text(self.familiarity)
         write_tensors(path, tensors, metadata)
         return path
 
@@ -147,7 +146,7 @@ def from_file(
         task=description["task"],
         labels=description["labels"],
         provenance=description["provenance"],
-        familiarity=from_text(metadata[ENTRY]) if told else None,
+        familiarity=read_kept(metadata[ENTRY]) if told else None,
     )
     checkpoint.check()
     return checkpoint

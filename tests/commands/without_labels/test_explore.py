@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -64,6 +65,28 @@ def test_vectors_of_a_file_are_not_computed_again(
     monkeypatch.setattr("vitrail.search.embeddings.Embedder.embed", lambda self, sources: iter(()))
     kept = vitrail.explore(save(), photos, embeddings=tmp_path / "emb.parquet")
     assert kept.to_dict() == computed.to_dict()
+    photos.rename(tmp_path / "elsewhere")
+    moved = vitrail.explore(save(), tmp_path / "elsewhere", embeddings=tmp_path / "emb.parquet")
+    assert moved.distance.tolist() == computed.distance.tolist()
+
+
+def test_files_of_the_same_names_have_vectors_of_their_own(
+    save: Callable[..., Path],
+    photos: Path,
+    tmp_path: Path,
+    picture: Callable[..., Image.Image],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Paths in the file may be relative: below another folder they mean other pictures."""
+    monkeypatch.chdir(photos)
+    vitrail.embed(save(), ["cat", "dog"], tmp_path / "emb.parquet")
+    (tmp_path / "other" / "cat").mkdir(parents=True)
+    for number, path in enumerate(sorted((photos / "cat").iterdir())):
+        picture(50 + number).save(tmp_path / "other" / "cat" / path.name)
+        os.utime(tmp_path / "other" / "cat" / path.name, (0, 0))
+    monkeypatch.chdir(tmp_path / "other")
+    found = vitrail.explore(save(), "cat", embeddings=tmp_path / "emb.parquet")
+    np.testing.assert_allclose(found.distance, vitrail.explore(save(), "cat").distance, atol=1e-5)
 
 
 def test_images_that_changed_since_are_computed(
@@ -73,8 +96,8 @@ def test_images_that_changed_since_are_computed(
     vitrail.embed(save(), photos, tmp_path / "emb.parquet")
     changed = before.pile.paths[4]
     picture(77).save(changed)
-    later = (tmp_path / "emb.parquet").stat().st_mtime + 10
-    os.utime(changed, (later, later))
+    earlier = (tmp_path / "emb.parquet").stat().st_mtime - 1000  # as of a copy that keeps the time of its original
+    os.utime(changed, (earlier, earlier))
     before.pile.paths[5].unlink()
     found = vitrail.explore(save(), photos, embeddings=tmp_path / "emb.parquet")
     assert found.distance[4] == pytest.approx(vitrail.explore(save(), photos).distance[4], abs=1e-5)

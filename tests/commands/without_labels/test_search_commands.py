@@ -108,7 +108,8 @@ def test_wrong_arguments(
     assert "give images" in sentence(capsys, "index", idx, "--add")
     assert "is no index: make one by" in sentence(capsys, "index", pile, pile, "--add")
     assert "is there and is no index" in sentence(capsys, "index", model_file, pile, "--out", pile)
-    assert "none of these is in the index" in sentence(capsys, "index", idx, "nowhere.png", "--remove")
+    for gone in ("nowhere.png", "s3://nowhere/photos"):
+        assert "none of these is in the index" in sentence(capsys, "index", idx, gone, "--remove")
     assert "--rebuild takes no images" in sentence(capsys, "index", idx, pile, "--rebuild")
     assert "is no file" in sentence(capsys, "search", idx, "nowhere.png")
     assert "is not a box" in sentence(capsys, "search", idx, pile / "odd" / "1.png", "--box", "1,2,3")

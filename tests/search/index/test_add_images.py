@@ -14,10 +14,10 @@ from vitrail.inference.prefetch import PAUSE, Pause
 from vitrail.inference.sources import images_of
 from vitrail.search.embeddings import Embedder, embed_all
 from vitrail.search.index import add_images as adding
-from vitrail.search.index.add_images import AddSummary, add_images, remove_images
+from vitrail.search.index.add_images import Addition, AddSummary, add_images, remove_images
 from vitrail.search.index.image_index import ImageIndex
-from vitrail.search.index.index_writer import writing_index
-from vitrail.search.vector_file import VectorFacts, file_digest
+from vitrail.search.index.index_writer import IndexWriter, writing_index
+from vitrail.search.vector_file import Row, VectorFacts, file_digest
 
 pytest.importorskip("pyarrow")
 
@@ -124,6 +124,53 @@ def test_an_interruption_keeps_what_has_come(
     assert (summary.added, summary.present) == (12, 8) and len(ImageIndex(idx)) == 20
 
 
+def test_an_interruption_after_the_pointer_was_written_doubles_nothing(
+    idx: Path, pile: Path, embedder: Embedder, facts: VectorFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adding, "COMMIT_ROWS", 5)
+    delete_unused = IndexWriter._delete_unused
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.setattr(IndexWriter, "_delete_unused", delete_unused)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(IndexWriter, "_delete_unused", interrupted)
+    with pytest.raises(KeyboardInterrupt), writing_index(idx, facts) as writer:
+        add_images(writer, embedder, images_of(pile))
+    assert len(ImageIndex(idx)) == len(names(idx)) == 5
+    with writing_index(idx) as writer:
+        assert add_images(writer, embedder, images_of(pile)).in_words() == "15 added, 5 already there"
+
+
+def test_moved_pictures_are_committed_on_the_way(  # type: ignore[no-untyped-def]
+    add, idx: Path, pile: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(pile)
+    moved = pile.rename(pile.with_name("moved"))
+    monkeypatch.setattr(adding, "COMMIT_ROWS", 5)
+    generations: list[int] = []
+    with writing_index(idx) as writer:
+        summary = add_images(writer, embedder, images_of(moved), lambda: generations.append(writer.manifest.generation))
+    assert summary.in_words() == "0 added, 20 moved" and len(set(generations)) == 5
+    assert {Path(path).parents[1] for _, path, _ in ImageIndex(idx).entries()} == {moved}
+
+
+def test_moved_pictures_that_come_one_by_one_are_there_at_once(add, idx: Path, pile: Path, embedder: Embedder) -> None:  # type: ignore[no-untyped-def]
+    add(pile)
+    moved = pile.rename(pile.with_name("moved"))
+    seen = []
+
+    def sources() -> Iterator[Path | Pause]:
+        for path in list(images_of(moved))[:3]:
+            yield Path(path)
+            yield PAUSE
+            seen.append(str(path) in {known for _, known, _ in ImageIndex(idx).entries()})
+
+    with writing_index(idx) as writer:
+        add_images(writer, embedder, sources())
+    assert seen == [True, True, True]
+
+
 def test_what_comes_one_by_one_is_there_at_once(idx: Path, pile: Path, embedder: Embedder, facts: VectorFacts) -> None:
     """As paths from standard input do, with a pause after each."""
     sizes = []
@@ -156,3 +203,14 @@ def test_removal_by_path_and_folder(add, idx: Path, pile: Path) -> None:  # type
     assert (
         len(ImageIndex(idx)) == 9 and ImageIndex(idx).manifest.removed == 0
     )  # written anew: more than a fifth is gone
+
+
+def test_pictures_of_a_store_are_removed_by_their_addresses(idx: Path, facts: VectorFacts) -> None:
+    with writing_index(idx, facts) as writer:
+        addition = Addition(writer)
+        for number in range(4):
+            vector = np.full(facts.width, number, np.float32)
+            addition.add_row(Row(-1, f"s3://bucket/{number % 2}/{number}.png", f"{number:032x}", vector))
+        addition.commit()
+        assert remove_images(writer, ["s3://bucket/0", "s3://bucket/1/3.png", "s3://buck"]) == (3, ["s3://buck"])
+    assert names(idx) == {"1.png"}

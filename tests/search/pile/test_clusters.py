@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from tests.search.pile.blobs import blobs
+from vitrail.errors import VitrailError
 from vitrail.search.pile import clusters
 from vitrail.search.pile.clusters import find_clusters, silhouette
 
@@ -44,3 +45,9 @@ def test_clusters_are_numbered_by_their_size_and_do_not_change() -> None:
 def test_few_images_are_one_cluster() -> None:
     assert find_clusters(blobs(1, 4)[0]).count == 1
     assert find_clusters(np.ones((20, 3), np.float32), 4).count == 1
+
+
+def test_more_clusters_than_images_are_refused() -> None:
+    with pytest.raises(VitrailError, match="100 clusters cannot be made of 40 images: give a smaller --clusters"):
+        find_clusters(blobs(2, 20)[0], 100)
+    assert find_clusters(blobs(2, 20)[0], 40).count <= 40

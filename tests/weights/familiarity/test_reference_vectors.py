@@ -10,12 +10,7 @@ import torch
 from scipy import spatial
 
 from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT, SHRINKAGE, UNFAMILIAR, KeptVectors
-from vitrail.weights.familiarity.reference_vectors import (
-    MOST_BYTES,
-    Familiarity,
-    fit_familiarity,
-    most_vectors,
-)
+from vitrail.weights.familiarity.reference_vectors import MOST_BYTES, fit_familiarity, most_vectors
 
 
 def cloud(count: int, seed: int, centre: int = 0) -> torch.Tensor:
@@ -26,9 +21,10 @@ def cloud(count: int, seed: int, centre: int = 0) -> torch.Tensor:
 
 def test_distances_by_hand() -> None:
     """Two unit vectors on either side of an axis: the variance is 0.36 along y, and 0 along x."""
-    kept = Familiarity(torch.tensor([[0.8, 0.6], [0.8, -0.6]]).repeat(20, 1).half(), torch.zeros(LEAST_HELD_OUT))
+    sides = np.array([[0.8, 0.6], [0.8, -0.6]] * 20, np.float16)
+    kept = KeptVectors(sides, np.zeros(LEAST_HELD_OUT, np.float32))
     added = SHRINKAGE * 0.36 / 2
-    pictures = torch.tensor([[8.0, 6.0], [1.0, 0.0], [0.0, 3.0]])  # their length does not count
+    pictures = np.array([[8.0, 6.0], [1.0, 0.0], [0.0, 3.0]], np.float32)  # their length does not count
     expected = [
         0.6 / math.sqrt(0.36 + added),
         0.2 / math.sqrt(added),
@@ -46,30 +42,30 @@ def test_the_distance_is_mahalanobis() -> None:
     pictures = cloud(5, 1, centre=3)
     unit = torch.nn.functional.normalize(pictures, dim=1).double().numpy()
     expected = [spatial.distance.mahalanobis(one, rows.mean(0), inverse) for one in unit]
-    found = Familiarity(vectors, torch.zeros(LEAST_HELD_OUT)).distances(pictures)
+    found = KeptVectors(vectors.numpy(), np.zeros(LEAST_HELD_OUT, np.float32)).distances(pictures.numpy())
     assert found.tolist() == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_score_is_the_share_of_held_out_pictures_that_are_at_most_as_near(monkeypatch) -> None:
-    kept = Familiarity(torch.eye(2).half(), torch.linspace(0.05, 0.95, 19))
+    kept = KeptVectors(np.eye(2, dtype=np.float16), np.linspace(0.05, 0.95, 19, dtype=np.float32))
     monkeypatch.setattr(KeptVectors, "distances", lambda self, pooled: pooled[:, 0])
     # 19, 10 (0.5 itself counts) and 0 of 19 are at least as far, and each picture counts as one more
-    assert kept.scores(torch.tensor([[0.0], [0.5], [1.0]])).tolist() == pytest.approx([1.0, 11 / 20, 1 / 20])
+    assert kept.scores(np.array([[0.0], [0.5], [1.0]], np.float32)).tolist() == pytest.approx([1.0, 11 / 20, 1 / 20])
 
 
 def test_vectors_that_are_all_the_same_do_no_harm() -> None:
     kept = fit_familiarity(torch.ones(30, 4), torch.ones(30, 4))
-    assert kept is not None and kept.distances(torch.rand(3, 4)).isfinite().all()
+    assert kept is not None and np.isfinite(kept.distances(torch.rand(3, 4).numpy())).all()
 
 
 def test_pictures_of_the_same_kind_pass_and_others_do_not() -> None:
     kept = fit_familiarity(cloud(300, 0), cloud(400, 1))
     assert kept is not None
-    passing = (kept.scores(cloud(4000, 2)) >= UNFAMILIAR).double().mean()
+    passing = (kept.scores(cloud(4000, 2).numpy()) >= UNFAMILIAR).mean()
     assert 0.92 < passing < 0.98
-    assert (kept.scores(cloud(200, 3, centre=5)) < UNFAMILIAR).double().mean() > 0.95
-    held_out = kept.scores(cloud(400, 1))
-    assert (held_out >= UNFAMILIAR).double().mean() >= 1 - UNFAMILIAR
+    assert (kept.scores(cloud(200, 3, centre=5).numpy()) < UNFAMILIAR).mean() > 0.95
+    held_out = kept.scores(cloud(400, 1).numpy())
+    assert (held_out >= UNFAMILIAR).mean() >= 1 - UNFAMILIAR
 
 
 def test_what_is_kept_is_bounded_whatever_the_width() -> None:
@@ -77,8 +73,8 @@ def test_what_is_kept_is_bounded_whatever_the_width() -> None:
         assert NEAR * most_vectors(width) * width <= MOST_BYTES
     assert most_vectors(192) == 1822
     kept = fit_familiarity(cloud(10**5, 0), cloud(30, 1))
-    assert kept is not None and kept.vectors.dtype == torch.float16
-    assert kept.vectors.numel() * 2 <= MOST_BYTES
+    assert kept is not None and kept.vectors.dtype == np.float16
+    assert kept.vectors.nbytes <= MOST_BYTES
 
 
 NEAR = 2  # bytes of a float16

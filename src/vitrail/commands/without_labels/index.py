@@ -107,7 +107,8 @@ def index_images(
     check_grammar(source, given, options)
     target = options["out"] or (source if options["add"] else None)
     sharding = options_in(ShardOptions, options)
-    manifest = manifest_of([str(image) for image in given], None if target is None else str(target), sharding)
+    opened = [] if options["remove"] else [str(image) for image in given]  # what is removed may be gone
+    manifest = manifest_of(opened, None if target is None else str(target), sharding)
     if manifest is not None:
         return _add_manifest(source, manifest, options, max_pixels)
     if target is not None:

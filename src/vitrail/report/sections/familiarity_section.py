@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.text import shown
 from vitrail.training.stages.learn_familiarity import Learnt
@@ -22,14 +23,14 @@ def familiarity_section(learnt: Learnt | None, root: Path) -> dict[str, Any] | N
     """None where the model file keeps nothing to tell it by."""
     if learnt is None or learnt.familiarity is None:
         return None
-    distances = learnt.familiarity.distances(learnt.held_out_vectors)
-    scores = learnt.familiarity.scores(learnt.held_out_vectors)
-    farthest = distances.argsort(descending=True)[:PICTURES].tolist()
+    vectors = learnt.held_out_vectors.numpy()
+    distances, scores = learnt.familiarity.distances(vectors), learnt.familiarity.scores(vectors)
+    farthest = (-distances).argsort()[:PICTURES].tolist()
     return {
         "chart": _histogram(distances, scores),
         "kept": f"{len(learnt.familiarity.vectors):,}",
         "held_out": f"{len(distances):,}",
-        "passing": f"{100 * float((scores >= UNFAMILIAR).double().mean()):.0f} %",
+        "passing": f"{100 * float((scores >= UNFAMILIAR).mean()):.0f} %",
         "least": f"{UNFAMILIAR:g}",
         "pictures": [
             {
@@ -42,11 +43,11 @@ def familiarity_section(learnt: Learnt | None, root: Path) -> dict[str, Any] | N
     }
 
 
-def _histogram(distances: torch.Tensor, scores: torch.Tensor) -> Chart:
+def _histogram(distances: NDArray[np.float32], scores: NDArray[np.float64]) -> Chart:
     x = axis("distance from the training pictures", distances.tolist())
     width = (x.high - x.low) / BINS
-    places = ((distances - x.low) / width).long().clamp(0, BINS - 1)
-    counts = [torch.bincount(places[chosen], minlength=BINS) for chosen in (scores >= 0, scores < UNFAMILIAR)]
+    places = ((distances - x.low) / width).astype(np.int64).clip(0, BINS - 1)
+    counts = [np.bincount(places[chosen], minlength=BINS) for chosen in (scores >= 0, scores < UNFAMILIAR)]
     y = axis("pictures", [0.0, float(counts[0].max())], count=3, whole=True)
     marks = [
         Mark(

@@ -72,12 +72,15 @@ class Addition:
         with contextlib.closing(digests_ahead(sources, READ_AHEAD)) as files:
             for item in files:
                 if isinstance(item, Pause):
+                    self.commit(only_if_due=True)
                     yield item
                     continue
                 path, digest = os.path.abspath(item[0]), item[1]
                 if self._is_new(path, digest):
                     yield path
                 else:
+                    if self.due:  # where all were moved, no vector comes that would be the moment to look
+                        self.commit()
                     seen()
 
     def _is_new(self, path: str, digest: str | UnreadableImage) -> bool:
@@ -153,9 +156,11 @@ class Addition:
         only_if_due: where there is enough of it, or nothing is on its way, as when standard input makes a pause."""
         if only_if_due and not self.due and self.waiting:
             return
-        self.writer.commit(self.rows, self.removed)
-        self.in_hand.difference_update(row.digest or "" for row in self.rows)
-        self.rows, self.removed, self.committed_at = [], set(), time.monotonic()
+        rows, removed = self.rows, self.removed
+        self.rows, self.removed = [], set()  # before, for an interruption commits too, and may come when this is done
+        self.writer.commit(rows, removed)
+        self.in_hand.difference_update(row.digest or "" for row in rows)
+        self.committed_at = time.monotonic()
 
 
 def add_images(
@@ -186,6 +191,11 @@ def is_plain_file(path: str) -> bool:
     return INSIDE not in path and not is_url(path)
 
 
+def path_in_index(path: ImagePath) -> str:
+    """What the index calls an image: a store's address as it is, a file of this machine by its whole path."""
+    return str(path) if is_url(path) else os.path.abspath(path)
+
+
 def remove_images(writer: IndexWriter, paths: Iterable[ImagePath]) -> tuple[int, list[str]]:
     """Remove pictures by their paths, or all below a folder; how many, and the paths that the index does not have.
 
@@ -194,7 +204,7 @@ def remove_images(writer: IndexWriter, paths: Iterable[ImagePath]) -> tuple[int,
     removed: set[int] = set()
     unknown: list[str] = []
     known = sorted(writer.by_path)
-    for path in map(os.path.abspath, paths):
+    for path in map(path_in_index, paths):
         own = [path] if path in writer.by_path else _below(known, path)
         removed.update(writer.by_path[one][0] for one in own)
         if not own:

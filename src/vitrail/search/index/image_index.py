@@ -82,6 +82,12 @@ class ImageIndex:
     def _removed_ids(self) -> frozenset[int]:
         return frozenset(self.removed.tolist())
 
+    @cached_property
+    def _dead(self) -> list[NDArray[np.bool_] | None]:
+        """Of each segment which rows were removed; None: none of them."""
+        dead = [np.isin(segment.ids, self.removed) for segment in self.segments]
+        return [one if one.any() else None for one in dead]
+
     # ---- search
 
     def neighbours(self, vectors: Vectors, top: int = 20, exact: bool | None = None) -> list[list[Neighbour]]:
@@ -142,12 +148,11 @@ class ImageIndex:
     def _exact(self, queries: Vectors, top: int, least: int = 0) -> tuple[NDArray[np.int64], Vectors]:
         """Ids and scores (Q, k), among the pictures with ids of at least `least`."""
         found = []
-        for segment in self.segments:
+        for segment, dead in zip(self.segments, self._dead, strict=True):
             start = int(np.searchsorted(segment.ids, least))
-            ids = segment.ids[start:]
-            dead = np.isin(ids, self.removed) if len(self.removed) else None
-            places, scores = top_places(segment.vectors[start:], queries, top, dead)
-            found.append((ids[places], scores))
+            gone = None if dead is None else dead[start:]
+            places, scores = top_places(segment.vectors[start:], queries, top, gone)
+            found.append((segment.ids[start:][places], scores))
         return _merged(found, len(queries), top)
 
     def _by_graph(self, graph: HnswGraph, queries: Vectors, top: int) -> tuple[NDArray[np.int64], Vectors]:

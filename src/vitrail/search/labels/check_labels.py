@@ -42,7 +42,13 @@ def with_label_errors(
     vectors, places, _ = image_vectors(embedder, [item.path for item, _ in usable], embeddings, quiet)
     read = [usable[place] for place in places]
     items = [item for item, _ in read]
-    data = LabelledVectors(vectors, items, task_for(dataset.task, dataset.labels), _units(read))
+    units = _units(read)
+    if len(set(units)) < 2:
+        raise VitrailError(
+            f"all images of {shown(dataset.root)} look the same or are one group, so none speaks for another's label: "
+            "leave out --model"
+        )
+    data = LabelledVectors(vectors, items, task_for(dataset.task, dataset.labels), units)
     errors = label_errors(dataset.task, items, dataset.labels, out_of_fold_probabilities(data))
     record = TrainingRecord.read(embedder.checkpoint.provenance)
     learnt = record.contains_any([image.digest for _, image in read])

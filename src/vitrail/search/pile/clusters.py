@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrail.errors import VitrailError
 from vitrail.search.nearest_neighbours import Vectors, unit_vectors
+from vitrail.text import counted
 
 NUMBERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # of clusters that are tried
 SAMPLE = 20_000  # vectors that the centres are found on
@@ -42,10 +44,16 @@ class Clusters:
 
 
 def find_clusters(vectors: Vectors, count: int | None = None, seed: int = 0) -> Clusters:
-    """(N, D) -> the cluster of each. count: how many; None: chosen by the silhouette."""
+    """(N, D) -> the cluster of each. count: how many; None: chosen by the silhouette.
+
+    VitrailError where there are not as many vectors as clusters."""
     unit = unit_vectors(vectors)
     rng = np.random.default_rng(seed)
     sample = unit[torch.from_numpy(np.sort(rng.permutation(len(unit))[:SAMPLE]))]
+    if count is not None and count > len(sample):
+        raise VitrailError(
+            f"{count:,} clusters cannot be made of {counted(len(sample), 'image')}: give a smaller --clusters"
+        )
     measured = sample[torch.from_numpy(np.sort(rng.permutation(len(sample))[:MEASURED]))]
     numbers: Sequence[int] = [n for n in NUMBERS if n * SMALLEST <= len(sample)] if count is None else [count]
     found: dict[int, Tensor] = {number: _centres(sample, number, rng) for number in numbers}

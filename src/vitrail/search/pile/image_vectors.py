@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +12,9 @@ from vitrail.errors import VitrailError
 from vitrail.inference.engine import Engine
 from vitrail.progress import ProgressBar
 from vitrail.search.embeddings import Embedder, Vectors, embed_all
-from vitrail.search.vector_file import read_facts, read_vectors
+from vitrail.search.vector_file import file_digest, open_vectors, read_facts, rows_of
 from vitrail.text import counted, shown
+from vitrail.threads import in_threads
 from vitrail.weights.checkpoint import Checkpoint
 
 
@@ -50,9 +50,9 @@ def open_embedder(
 def image_vectors(
     embedder: Embedder, paths: Sequence[Path], embeddings: str | Path | None = None, quiet: bool = False
 ) -> ImageVectors:
-    """The vectors of the images that can be read; VitrailError where none can. Those that the file `embeddings` has
-    are taken from it, by their paths, but for images that were written after it."""
-    found = {} if embeddings is None else _kept(embeddings, paths)
+    """The vectors of the images that can be read; VitrailError where none can. Those of images with the very bytes of
+    one in the file `embeddings` are taken from it, whatever the image is called."""
+    found = {} if embeddings is None else _kept(embeddings, paths, quiet)
     missing = [place for place in range(len(paths)) if place not in found]
     with ProgressBar("embedding", len(missing), enabled=not quiet) as bar:
         computed, places, errors = embed_all(embedder, _counted([paths[place] for place in missing], bar))
@@ -65,20 +65,13 @@ def image_vectors(
     return ImageVectors(vectors, order, [{"image": error.name, "error": str(error)} for error in errors])
 
 
-def _kept(embeddings: str | Path, paths: Sequence[Path]) -> dict[int, Vectors]:
+def _kept(embeddings: str | Path, paths: Sequence[Path], quiet: bool) -> dict[int, Vectors]:
     """The vectors that the file has for these images, by their places."""
-    vectors, names, _ = read_vectors(embeddings)
-    row_of = {os.path.abspath(name): row for row, name in enumerate(names)}
-    written = os.stat(embeddings).st_mtime
-    rows = {place: row_of.get(os.path.abspath(path)) for place, path in enumerate(paths)}
-    return {place: vectors[row] for place, row in rows.items() if row is not None and not _newer(paths[place], written)}
-
-
-def _newer(path: Path, written: float) -> bool:
-    try:
-        return os.stat(path).st_mtime > written
-    except (OSError, ValueError):
-        return True  # it is gone: reading it says so
+    with open_vectors(Path(embeddings)) as file:
+        vector_of = {row.digest: row.vector for row in rows_of(file.read()) if row.vector is not None}
+    with ProgressBar("comparing with the file", len(paths), enabled=not quiet) as bar:
+        digests = in_threads(file_digest, paths, progress=bar.update)
+    return {place: vector_of[own] for place, own in enumerate(digests) if isinstance(own, str) and own in vector_of}
 
 
 def _counted(paths: Sequence[Path], bar: ProgressBar) -> Iterator[Path]:

@@ -99,12 +99,12 @@ def engine_identity(engine: Engine) -> dict[str, Any]:
     import torch
 
     from vitrail.inference.backends.graph_cache import fingerprint, versions
-    from vitrail.weights.familiarity.metadata_entry import to_text
+    from vitrail.weights.familiarity.kept_vectors import kept_text
 
     checkpoint, backend = engine.checkpoint, engine.backend
     training = checkpoint.provenance.get("training")
     known = versions()
-    familiarity = None if engine.familiarity is None else hashlib.sha256(to_text(engine.familiarity).encode())
+    familiarity = None if engine.familiarity is None else hashlib.sha256(kept_text(engine.familiarity).encode())
     return {
         "network": fingerprint(engine.network),
         "preprocessing": checkpoint.preprocessing.to_dict(),

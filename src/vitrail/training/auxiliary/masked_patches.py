@@ -36,18 +36,24 @@ class JointModel(nn.Module):
         """The encoder's outputs for images (B, C, H, W), and the loss of the hidden patches of unlabelled (U, C, H, W).
 
         shown (K,), hidden (M,): numbers of patches; options: of the encoder's forward pass."""
-        patch, capture = self.encoder.config.patch_size, Capture(all_tokens=True)
-        visible = hide_patches(unlabelled, hidden, patch)
-        self.encoder.forward_embedding(self.encoder.embed(visible), shown, capture)
-        assert capture.normed is not None
-        painted = self.decoder(capture.normed[:, self.encoder.prefix :], shown)  # (U, N, P^2 C)
-        return self.encoder(images, **options), mae_loss(painted, unlabelled, hidden, patch)
+        painting = painting_loss(self.encoder, self.decoder, unlabelled, shown, hidden)
+        return self.encoder(images, **options), painting
 
 
-def draw_hidden(patches: int, seed: int, step: int, device: torch.device) -> Mapping[str, Tensor]:
-    """The patches of a step that are shown and those that are hidden, the same for the whole batch on every process."""
-    count = min(patches - 1, max(1, round((1 - HIDDEN) * patches)))
-    order = np.random.default_rng(step_seed(seed + 1, step)).permutation(patches)
+def painting_loss(encoder: Encoder, decoder: MAEDecoder, images: Tensor, shown: Tensor, hidden: Tensor) -> Tensor:
+    """How badly the decoder paints the patches hidden (M,) of images (B, C, H, W), from what the encoder makes of the
+    patches shown (K,) alone."""
+    patch, capture = encoder.config.patch_size, Capture(all_tokens=True)
+    encoder.forward_embedding(encoder.embed(hide_patches(images, hidden, patch)), shown, capture)
+    assert capture.normed is not None
+    painted = decoder(capture.normed[:, encoder.prefix :], shown)  # (B, N, P^2 C)
+    return mae_loss(painted, images, hidden, patch)
+
+
+def draw_hidden(patches: int, share: float, seed: int, device: torch.device) -> Mapping[str, Tensor]:
+    """Which patches are shown and which are hidden, a share of all: the same for a whole batch on every process."""
+    count = min(patches - 1, max(1, round((1 - share) * patches)))
+    order = np.random.default_rng(seed).permutation(patches)
     parts = {"shown": order[:count], "hidden": order[count:]}
     return {name: torch.from_numpy(np.sort(part)).to(device) for name, part in parts.items()}
 
@@ -69,7 +75,8 @@ class JointTrainer(Trainer):
     ) -> tuple[Tensor, Tensor | float]:
         """The encoder's outputs, and the share of this part's pictures in the loss of the hidden patches."""
         assert unlabelled is not None
-        drawn = draw_hidden(self.encoder.config.patches, self.recipe.seed, step, images.device)
+        seed = step_seed(self.recipe.seed + 1, step)
+        drawn = draw_hidden(self.encoder.config.patches, HIDDEN, seed, images.device)
         outputs, painting = self.network(images, unlabelled, **drawn, **options)
         return outputs, self.recipe.unlabelled_weight * painting * (len(unlabelled) / self.unlabelled)
 

@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.loading.unlabelled_loader import UnlabelledLoader
 from vitrail.training.distributed import SharedBatchNorm
 from vitrail.training.train_step import Trainer, split_batch
 
@@ -69,7 +68,7 @@ def recompute_statistics(trainer: Trainer, layers: list[BatchNorm]) -> None:
 def sample_images(trainer: Trainer) -> Iterator[Tensor]:
     """The images of the first steps' batches, augmented as in training: what the model has learnt to normalise by. The
     same ones each time, so that evaluations can be compared and a resumed run repeats them."""
-    loader = trainer.loader.labelled if isinstance(trainer.loader, UnlabelledLoader) else trainer.loader
+    loader = trainer.plain_loader
     height, width = loader.preprocessing.size
     count = min(MOST, max(FEWEST, PIXELS // (height * width)))
     with closing(loader.batches(0, -(-count // loader.sampler.batch_size))) as batches:

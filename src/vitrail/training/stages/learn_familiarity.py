@@ -18,13 +18,8 @@ from vitrail.model.encoder import Encoder
 from vitrail.training.run_context import Run
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.validate import HeldOutImages, pooled_features
-from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT
-from vitrail.weights.familiarity.reference_vectors import (
-    LEAST_TRAINING,
-    Familiarity,
-    fit_familiarity,
-    most_vectors,
-)
+from vitrail.weights.familiarity.kept_vectors import LEAST_HELD_OUT, KeptVectors
+from vitrail.weights.familiarity.reference_vectors import LEAST_TRAINING, fit_familiarity, most_vectors
 
 SHARE = 0.03  # of the minutes, for the vectors of training pictures; what was not reached by then is left out
 MOST_HELD_OUT = 2000  # pictures that the threshold is taken from
@@ -34,7 +29,7 @@ MOST_HELD_OUT = 2000  # pictures that the threshold is taken from
 class Learnt:
     """What a finished model makes of pictures of its run."""
 
-    familiarity: Familiarity | None  # None: there are too few of them to tell strangers by
+    familiarity: KeptVectors | None  # None: there are too few of them to tell strangers by
     training: Sequence[Item]
     training_vectors: Tensor  # (M, D), what the head reads of these
     held_out: Sequence[Item]

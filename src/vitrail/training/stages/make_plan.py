@@ -23,6 +23,7 @@ from vitrail.training.stages.build_trainer import build_trainer, sampler_of
 from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages
 from vitrail.training.stages.learn_familiarity import time_for
 from vitrail.training.step_timing import ENDLESS, measure_evaluation, measure_steps
+from vitrail.training.teacher import Teacher
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
 
@@ -57,15 +58,17 @@ class Learning:
 
     trainer: Callable[[Run, Settings, TrainingImages, Checkpoint, int], Trainer] = build_trainer
     recipe: Callable[[Settings, Facts, float], Choice] = choose_recipe
+    teacher: Teacher | None = None  # whose features are learnt; one whose answers are learnt comes with the images
 
 
 def make_plan(
     run: Run, images: TrainingImages, start: Checkpoint, reasons: tuple[str, ...], learning: Learning | None = None
 ) -> Planned:
     """The plan of a new run, written down with the complete settings, or that of a resumed one."""
-    if run.request.resume:
-        return Planned(read_plan(run, images), images.settings)
     learning = learning or Learning()
+    teacher = teacher_of(images, learning)
+    if run.request.resume:
+        return Planned(read_plan(run, images, teacher), images.settings)
 
     def build() -> Trainer:
         return learning.trainer(run, images.settings, images, start, ENDLESS.steps)
@@ -82,7 +85,7 @@ def make_plan(
         deadline=duration.deadline,
         timing=duration.timing,
         quick_images=duration.quick_images,
-        teacher=teacher_of(images),
+        teacher=teacher,
         unlabelled="" if images.pile is None else images.pile.fingerprint,
         reasons=(*reasons, *choice.reasons),
     )
@@ -94,7 +97,14 @@ def make_plan(
     return Planned(plan, choice.settings)
 
 
-def read_plan(run: Run, images: TrainingImages) -> Plan:
+def teacher_of(images: TrainingImages, learning: Learning) -> str:
+    """The fingerprint of the teacher; "" without one."""
+    teacher = learning.teacher if images.distillation is None else images.distillation.teacher
+    return "" if teacher is None else teacher.fingerprint
+
+
+def read_plan(run: Run, images: TrainingImages, teacher: str) -> Plan:
+    """The plan that the run began with. teacher: the fingerprint of the one that is there now."""
     plan = Plan.read(run.folder.plan)
     if plan.data != images.data.fingerprint:
         raise VitrailError(
@@ -106,17 +116,13 @@ def read_plan(run: Run, images: TrainingImages) -> Plan:
             f"the pictures of {images.settings.data.unlabelled} changed since the run in {run.folder.path} began: put "
             "them back, or start a new run with another --out"
         )
-    if plan.teacher != teacher_of(images):
+    if plan.teacher != teacher:
+        name = images.settings.train.teacher or images.settings.pretrain.teacher
         raise VitrailError(
-            f"the teacher {images.settings.train.teacher} is not the one that the run in {run.folder.path} began with: "
+            f"the teacher {name} is not the one that the run in {run.folder.path} began with: "
             "put that one back, or start a new run with another --out"
         )
     return plan
-
-
-def teacher_of(images: TrainingImages) -> str:
-    """The fingerprint of the teacher; "" without one."""
-    return "" if images.distillation is None else images.distillation.teacher.fingerprint
 
 
 def fixed_duration(images: TrainingImages, build: Callable[[], Trainer]) -> _Duration:

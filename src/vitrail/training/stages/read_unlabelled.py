@@ -76,6 +76,7 @@ def copies_of(images: Collection[Path], among: Sequence[Path]) -> set[Path]:
 
 
 def fingerprint_of(paths: Sequence[Path], folder: Path) -> str:
-    """Of the files' names and lengths: another one when a file is added, taken away or changed for another."""
-    rows = [f"{path.relative_to(folder).as_posix()} {path.stat().st_size}" for path in paths]
+    """Of the files' names and bytes: another one when a file is added, taken away or changed for another."""
+    digests = digest_files(paths)
+    rows = [f"{path.relative_to(folder).as_posix()} {own.hex()}" for path, own in zip(paths, digests, strict=True)]
     return hashlib.sha256("\n".join(rows).encode(errors="surrogateescape")).hexdigest()[:32]

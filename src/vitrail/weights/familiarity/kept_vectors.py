@@ -35,6 +35,11 @@ class KeptVectors:
     vectors: NDArray[np.float16]  # (M, D), each of length 1
     held_out: NDArray[np.float32]  # (H,), ascending: the distance of each held-out picture to these
 
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.vectors.shape[1]
+
     @cached_property
     def _gaussian(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The mean (D,) of the vectors, and a root of their inverse covariance, (D, D): what turns distances into
@@ -61,16 +66,16 @@ class KeptVectors:
 
 
 def kept_text(kept: KeptVectors) -> str:
-    """As JSON, the numbers in base64."""
+    """As JSON, the numbers in base64. A text in the metadata and no tensors: a file of weights stays one, which earlier
+    versions of Vitrail, and other programs, read as before."""
     vectors, held_out = kept.vectors.astype(VECTORS).tobytes(), kept.held_out.astype(DISTANCES).tobytes()
-    width = kept.vectors.shape[1]
     return json.dumps(
         {
             "format": FORMAT,
-            "width": width,
+            "width": kept.width,
             "vectors": base64.b64encode(vectors).decode(),
             "held_out": base64.b64encode(held_out).decode(),
-            "sha256": _digest(width, vectors, held_out),
+            "sha256": _digest(kept.width, vectors, held_out),
         }
     )
 

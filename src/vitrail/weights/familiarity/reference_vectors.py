@@ -10,10 +10,7 @@ the same kind as those of the run is below 0.05 once in twenty, whatever the net
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
-import torch
+import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,33 +26,7 @@ def most_vectors(width: int) -> int:
     return max(LEAST_TRAINING, MOST_BYTES // (2 * width))
 
 
-@dataclass(frozen=True, eq=False)
-class Familiarity:
-    """What a model file keeps of the pictures of its run, and the score of new ones."""
-
-    vectors: Tensor  # (M, D), float16, each of length 1
-    held_out: Tensor  # (H,), float32, ascending: the distance of each held-out picture to these
-
-    @property
-    def width(self) -> int:
-        """D."""
-        return self.vectors.shape[1]
-
-    @cached_property
-    def kept(self) -> KeptVectors:
-        """The same as arrays, which do the arithmetic: a start without torch has nothing else."""
-        return KeptVectors(self.vectors.numpy(), self.held_out.numpy())
-
-    def distances(self, pooled: Tensor) -> Tensor:
-        """What the head reads of each picture, (B, D) -> its distance (B,), about sqrt(D) for training pictures."""
-        return torch.from_numpy(self.kept.distances(pooled.detach().float().cpu().numpy()))
-
-    def scores(self, pooled: Tensor) -> Tensor:
-        """What the head reads of each picture, (B, D) -> its familiarity (B,): above 0, and 1 at most."""
-        return torch.from_numpy(self.kept.scores(pooled.detach().float().cpu().numpy()))
-
-
-def fit_familiarity(training: Tensor, held_out: Tensor) -> Familiarity | None:
+def fit_familiarity(training: Tensor, held_out: Tensor) -> KeptVectors | None:
     """From what the head reads of training pictures (M, D) and of held-out ones (H, D), in an order without meaning.
 
     None where there are too few of them to tell by, or where something is not finite."""
@@ -63,12 +34,12 @@ def fit_familiarity(training: Tensor, held_out: Tensor) -> Familiarity | None:
         return None
     if not (training.isfinite().all() and held_out.isfinite().all()):
         return None
-    kept = F.normalize(training.float().cpu(), dim=1)[: most_vectors(training.shape[1])].half()
-    distances = Familiarity(kept, torch.empty(0)).distances(held_out)
-    return Familiarity(kept, distances.sort().values)
+    vectors = F.normalize(training.float().cpu(), dim=1)[: most_vectors(training.shape[1])].half().numpy()
+    distances = KeptVectors(vectors, np.empty(0, np.float32)).distances(held_out.float().cpu().numpy())
+    return KeptVectors(vectors, np.sort(distances))
 
 
-def check_width(familiarity: Familiarity, width: int) -> None:
+def check_width(familiarity: KeptVectors, width: int) -> None:
     """Refuse vectors that the network does not give."""
     if familiarity.width != width:
         raise VitrailError(f"its familiarity is of vectors of width {familiarity.width}, the network's have {width}")
