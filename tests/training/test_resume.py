@@ -123,12 +123,13 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, whole,
     assert_same(whole / "whole", run)
 
 
-def test_two_processes_learn_what_one_does(tmp_path, pictures, tiny):
-    settings = tiny(noise=0.0)
-    assert vitrail("train", pictures, "--out", tmp_path / "one", "--settings", settings).returncode == 0
-    done = vitrail("train", pictures, "--out", tmp_path / "two", "--settings", settings, processes=2)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_learn_what_one_does(tmp_path, whole, processes):
+    """With dropout, drop path, mixup, cutmix and dropped tokens."""
+    arguments = ["train", whole / "data", "--out", tmp_path / "several", "--settings", whole / "tiny.toml"]
+    done = vitrail(*arguments, processes=processes)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_alike(tmp_path / "one", tmp_path / "two", loss=1e-4, weight=1e-4)
+    assert_alike(whole / "whole", tmp_path / "several", loss=1e-4, weight=1e-4)
 
 
 @pytest.mark.parametrize("held", [1, 257], ids=["fewer than processes", "uneven batches"])

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Batch
 from vitrail.data.loading.rng import permutation, step_seed
+from vitrail.model.noise import drawing_by
 from vitrail.model.vit import ViT
 from vitrail.pretraining.attention_record import PICTURES, attention_of, record_attention
 from vitrail.pretraining.build_method import build_method
@@ -70,15 +71,17 @@ class Pretrainer(Trainer):
         """Forward and backward of all views of a batch, in `accumulate` parts."""
         assert isinstance(batch, ViewBatch)
         recipe, processes = self.recipe, self.processes
-        torch.manual_seed(step_seed(recipe.seed, batch.step, processes.rank))
+        torch.manual_seed(step_seed(recipe.seed, batch.step))
         moment = Moment(batch.step, length.steps, recipe.seed)
         keep = draw_tokens(self, batch.step, length)
         parts = split_views(batch.views, recipe.accumulate)
+        keys = batch.keys.to(processes.device).split(len(parts[0][0]))
+        noisy = self.method.student.config.is_noisy
         total = torch.zeros((), device=processes.device)
         for number, views in enumerate(parts):
             share = len(views[0]) / len(batch.views[0])
             with gradients_stay_local(self.network, number < len(parts) - 1):
-                with self.precision():
+                with self.precision(), drawing_by(keys[number] if noisy else None):
                     loss = self.network([view.to(processes.device) for view in views], keep, moment) * share
                 loss.backward()
             total += loss.detach()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitrail.data.loading.rng import step_seed
 from vitrail.model.encoder import Capture, Encoder
 from vitrail.model.heads.mae_decoder import MAEDecoder, hide_patches, mae_loss
+from vitrail.model.noise import current_keys, drawing_by
 from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
 from vitrail.training.train_step import Trainer
 
@@ -37,11 +38,14 @@ class JointModel(nn.Module):
 
         shown (K,), hidden (M,): numbers of patches; options: of the encoder's forward pass."""
         patch, capture = self.encoder.config.patch_size, Capture(all_tokens=True)
-        visible = hide_patches(unlabelled, hidden, patch)
-        self.encoder.forward_embedding(self.encoder.embed(visible), shown, capture)
+        visible, keys = hide_patches(unlabelled, hidden, patch), current_keys()
+        own, others = (None, None) if keys is None else keys.split([len(images), len(unlabelled)])
+        with drawing_by(others):
+            self.encoder.forward_embedding(self.encoder.embed(visible), shown, capture)
         assert capture.normed is not None
         painted = self.decoder(capture.normed[:, self.encoder.prefix :], shown)  # (U, N, P^2 C)
-        return self.encoder(images, **options), mae_loss(painted, unlabelled, hidden, patch)
+        with drawing_by(own):
+            return self.encoder(images, **options), mae_loss(painted, unlabelled, hidden, patch)
 
 
 def draw_hidden(patches: int, seed: int, step: int, device: torch.device) -> Mapping[str, Tensor]:
