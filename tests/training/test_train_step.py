@@ -1,4 +1,4 @@
-"""A step's gradient is that of its whole batch, into however many parts and processes the batch is cut, and with noise."""
+"""A step's gradient is that of its whole batch, into however many parts and processes it is cut, with dropout too."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -79,6 +80,14 @@ def start_processes() -> Processes:
     if not dist.is_initialized():
         dist.init_process_group("nccl" if cuda else "gloo", timeout=WAIT)
     return Processes(int(os.environ["RANK"]), world, device)
+
+
+def torchrun_start() -> str | None:
+    """What the processes of one start of torchrun have in common, also those that it starts in the place of dead ones,
+    here or on another machine. None: torchrun did not start this process."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    # torchrun calls a start without --rdzv-id and --standalone "none"; it has one machine, and its own process id
+    return f"{socket.gethostname()} {os.getppid()}" if name == "none" else name
 
 
 _ended_groups: list[dist.ProcessGroup] = []
