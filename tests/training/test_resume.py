@@ -159,6 +159,23 @@ def test_torchrun_replaces_a_killed_process_and_the_run_goes_on_by_itself(tmp_pa
     assert again.returncode != 0 and "already holds a run: go on with --resume" in again.stderr
 
 
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_a_sharded_run_goes_on_with_another_number_of_processes(tmp_path, pictures, tiny, first, second):
+    """One process has whole tensors in one file, two have a part each in a folder; either goes on from both."""
+    settings, run = tiny(extra='optimizer = "adamw"\n'), tmp_path / "killed"
+    assert vitrail("train", pictures, "--out", tmp_path / "whole", "--settings", settings).returncode == 0
+    shard = {1: [], 2: ["--shard"]}
+    kill_after(4, "train", pictures, "--out", run, "--settings", settings, *shard[first], processes=first, run=run)
+    saved = Checkpoints(run / "checkpoint").found()
+    assert saved and all(path.is_dir() == (first == 2) for _, path in saved)
+    done = vitrail("train", pictures, "--out", run, "--resume", "--shard", processes=second)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resumed after step" in done.stdout
+    assert_alike(tmp_path / "whole", run, loss=1e-4, weight=1e-4)
+    saved = Checkpoints(run / "checkpoint").found()
+    assert len(saved) == 2 and all(path.is_dir() == (second == 2) for _, path in saved)
+
+
 def a_worker(torchrun: int) -> int:
     """The last of torchrun's processes: not the one that writes."""
     children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()

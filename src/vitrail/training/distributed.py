@@ -42,9 +42,15 @@ class Processes:
         """(M, ...) of each process, one after the other; they may differ in M."""
         if self.world == 1:
             return values
-        parts: list[Tensor | None] = [None] * self.world
-        dist.all_gather_object(parts, values.cpu())
-        return torch.cat([part for part in parts if part is not None])
+        return torch.cat(self.collect(values.cpu()))
+
+    def collect(self, own: T) -> list[T]:
+        """What each process has, on all of them."""
+        if self.world == 1:
+            return [own]
+        parts: list[object] = [None] * self.world
+        dist.all_gather_object(parts, own)
+        return cast("list[T]", parts)
 
     def from_main(self, make: Callable[[], T]) -> T:
         """What `make` returns on the main process, broadcast to all. An error there is raised on every process."""

@@ -29,6 +29,7 @@ from vitrail.training.optim.optimizers import CNN_RATE, Rates, choose_trained, o
 from vitrail.training.plan import Plan
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Augment, Settings
+from vitrail.training.sharding.sharded_state import read_parts
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
@@ -158,7 +159,10 @@ def restore_state(run: Run, trainer: Trainer, plan: Plan) -> TrainState:
     state = TrainState()
     if saved is not None:
         try:
-            restore_tensors(saved.tensors, trainer.model, trainer.optimizers, trainer.ema)
+            tensors = saved.tensors
+            if saved.parts is not None:  # each process reads what it needs
+                tensors = read_parts(saved.parts, trainer.model, trainer.optimizers)
+            restore_tensors(tensors, trainer.model, trainer.optimizers, trainer.ema)
             state = TrainState(**saved.facts)
         except (RuntimeError, KeyError, IndexError, ValueError, TypeError) as error:
             if is_out_of_memory(error):
