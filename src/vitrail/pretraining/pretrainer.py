@@ -29,7 +29,7 @@ from vitrail.training.optim.optimizers import optimizers
 from vitrail.training.plan import Length, Plan
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
-from vitrail.training.stages.build_trainer import rates_of, sampler_of
+from vitrail.training.stages.build_trainer import compile_blocks, rates_of, sampler_of
 from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages
 from vitrail.training.teacher import Teacher
 from vitrail.training.train_step import Trainer, draw_tokens, gradients_stay_local, update_weights
@@ -149,6 +149,8 @@ def build_pretrainer(
     torch.manual_seed(train.seed)
     encoder = copy.deepcopy(start.vit).train()
     encoder.checkpointing = train.checkpointing
+    if train.compile:
+        compile_blocks(encoder, processes.device)
     method = build_method(settings, encoder, images.preprocessing, processes.world, teacher).to(processes.device)
     items = images.data.train
     order = permutation(train.seed, 0, len(items))[: BANK * QUICK_IMAGES].tolist()

@@ -66,7 +66,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The saved steps, oldest first."""
-        return [step for step, path in self.found() if path.is_file() or (path / MARKER).exists()]
+        return sorted({step for step, path in self.found() if path.is_file() or (path / MARKER).exists()})
 
     def found(self) -> list[tuple[int, Path]]:
         """Every step with its file or its folder, which may be unfinished; oldest first."""

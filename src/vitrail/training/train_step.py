@@ -117,7 +117,8 @@ def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
     total = torch.zeros((), device=processes.device)
     for number, (images, targets, mix, keys) in enumerate(parts):
         images, targets, keys = (tensor.to(processes.device) for tensor in (images, targets, keys))
-        queries, pictures = task.denoising_queries(targets, keys), None
+        queries = task.denoising_queries(targets, keys)
+        pictures: Tensor | None = None
         if others:
             pictures, other_keys = (tensor.to(processes.device) for tensor in others[number])
             keys = torch.cat([keys, other_keys])
