@@ -60,7 +60,11 @@ def kill_after(step: int, *arguments: object, processes: int = 1, run: Path) -> 
     """SIGKILL as soon as the state of that step is on disk: somewhere in the next one."""
     running = begin(*arguments, processes=processes)
     wait_for(lambda: max(Checkpoints(run / "checkpoint").steps(), default=0) >= step, running)
-    kill(running)
+    if processes == 1:
+        kill(running)
+    else:
+        os.kill(a_worker(running.pid), signal.SIGKILL)  # torchrun ends the other, which is in a group of its own
+        running.communicate(timeout=240)
     assert not (run / "model.safetensors").exists()
 
 
