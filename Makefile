@@ -8,7 +8,7 @@ BIN := .venv/bin
 help:
 	@echo "make demo   handwritten digits: check, train, evaluate, predict, report"
 	@echo "make test   lint, types and all tests"
-	@echo "make docs   write docs/commands.md from the commands"
+	@echo "make docs   write docs/commands.md from the commands, and the table of docs/scale.md"
 	@echo "make clean  remove .venv and caches"
 
 demo: .venv/installed-demo
@@ -29,6 +29,7 @@ tests: .venv/installed-test
 
 docs: .venv/installed-test
 	$(BIN)/python docs/write_commands.py
+	$(BIN)/python docs/write_training_costs.py
 
 .venv/installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'

@@ -97,7 +97,7 @@ def test_a_pre_norm_block_of_scale_zero_does_nothing():
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_drop_path_drops_whole_images_and_keeps_the_mean(rate):
     torch.manual_seed(0)
-    branch = LayerScaleDropPath(rate).train()
+    branch = LayerScaleDropPath(rate, "branch").train()
     out = branch(torch.ones(20_000, 3, 2))
     assert torch.equal(out, out[:, :1, :1].expand(-1, 3, 2))  # an image's branch as a whole
     kept = out[:, 0, 0]
@@ -107,11 +107,11 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean(rate):
 
 
 def test_drop_path_happens_in_training_only():
-    branch = LayerScaleDropPath(0.5)
+    branch = LayerScaleDropPath(0.5, "branch")
     x = torch.randn(100, 3, 2)
     assert torch.equal(branch.eval()(x), x)
     assert not torch.equal(branch.train()(x), x)
-    assert torch.equal(LayerScaleDropPath(0.0).train()(x), x)
+    assert torch.equal(LayerScaleDropPath(0.0, "branch").train()(x), x)
 
 
 def test_drop_path_grows_linearly_to_the_last_block():

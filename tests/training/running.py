@@ -60,13 +60,13 @@ def vitrail(*arguments: object, processes: int = 1, cwd: Path | None = None) -> 
     return run_vitrail(arguments, cwd) if processes == 1 else run_together(arguments, processes, cwd)
 
 
-def begin(*arguments: object, processes: int = 1) -> Running | subprocess.Popen[str]:
-    """Several processes are started by torchrun, as users do."""
+def begin(*arguments: object, processes: int = 1, restarts: int = 0) -> Running | subprocess.Popen[str]:
+    """Several processes are started by torchrun, as users do. restarts: how often it starts them again."""
     if processes == 1:
         return begin_vitrail(arguments)
-    torchrun = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}", "--no-python"]
+    torchrun = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
     return subprocess.Popen(
-        [*torchrun, str(BIN / "vitrail"), *map(str, arguments)],
+        [*torchrun, "--no-python", str(BIN / "vitrail"), *map(str, arguments)],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -60,7 +60,11 @@ def kill_after(step: int, *arguments: object, processes: int = 1, run: Path) -> 
     """SIGKILL as soon as the state of that step is on disk: somewhere in the next one."""
     running = begin(*arguments, processes=processes)
     wait_for(lambda: max(Checkpoints(run / "checkpoint").steps(), default=0) >= step, running)
-    kill(running)
+    if processes == 1:
+        kill(running)
+    else:
+        os.kill(a_worker(running.pid), signal.SIGKILL)  # torchrun ends the other, which is in a group of its own
+        running.communicate(timeout=240)
     assert not (run / "model.safetensors").exists()
 
 
@@ -123,12 +127,13 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, whole,
     assert_same(whole / "whole", run)
 
 
-def test_two_processes_learn_what_one_does(tmp_path, pictures, tiny):
-    settings = tiny(noise=0.0)
-    assert vitrail("train", pictures, "--out", tmp_path / "one", "--settings", settings).returncode == 0
-    done = vitrail("train", pictures, "--out", tmp_path / "two", "--settings", settings, processes=2)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_learn_what_one_does(tmp_path, whole, processes):
+    """With dropout, drop path, mixup, cutmix and dropped tokens."""
+    arguments = ["train", whole / "data", "--out", tmp_path / "several", "--settings", whole / "tiny.toml"]
+    done = vitrail(*arguments, processes=processes)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_alike(tmp_path / "one", tmp_path / "two", loss=1e-4, weight=1e-4)
+    assert_alike(whole / "whole", tmp_path / "several", loss=1e-4, weight=1e-4)
 
 
 @pytest.mark.parametrize("held", [1, 257], ids=["fewer than processes", "uneven batches"])
@@ -141,19 +146,38 @@ def test_any_number_of_held_out_images_is_shared_among_two(tmp_path, tiny, held)
 
 
 @pytest.mark.parametrize("shard", [False, True], ids=["replicated", "sharded"])
-def test_a_killed_process_of_two_and_resume_is_bit_equal(tmp_path, pictures, tiny, shard):
+def test_torchrun_replaces_a_killed_process_and_the_run_goes_on_by_itself(tmp_path, pictures, tiny, shard):
+    """To the weights and the rows of a run that nobody disturbed."""
     settings, flags = tiny(), ["--shard"] if shard else []
     unstopped, run = tmp_path / "whole", tmp_path / "killed"
     done = vitrail("train", pictures, "--out", unstopped, "--settings", settings, *flags, processes=2)
     assert done.returncode == 0, done.stdout + done.stderr
-    running = begin("train", pictures, "--out", run, "--settings", settings, *flags, processes=2)
+    running = begin("train", pictures, "--out", run, "--settings", settings, *flags, processes=2, restarts=1)
     wait_for(lambda: max(Checkpoints(run / "checkpoint").steps(), default=0) >= 4, running)
-    os.kill(a_worker(running.pid), signal.SIGKILL)  # torchrun notices and ends the other
-    said = running.communicate(timeout=120)[0]
-    assert running.returncode != 0, said
-    done = vitrail("train", pictures, "--out", run, "--resume", *flags, processes=2)
-    assert done.returncode == 0, done.stdout + done.stderr
+    os.kill(a_worker(running.pid), signal.SIGKILL)
+    said = running.communicate(timeout=240)[0]
+    assert running.returncode == 0, said
+    assert "resumed after step" in said
     assert_same(unstopped, run)
+    again = vitrail("train", pictures, "--out", run, "--settings", settings, *flags, processes=2)  # no restart of these
+    assert again.returncode != 0 and "already holds a run: go on with --resume" in again.stderr
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_a_sharded_run_goes_on_with_another_number_of_processes(tmp_path, pictures, tiny, first, second):
+    """One process has whole tensors in one file, two have a part each in a folder; either goes on from both."""
+    settings, run = tiny(extra='optimizer = "adamw"\n'), tmp_path / "killed"
+    assert vitrail("train", pictures, "--out", tmp_path / "whole", "--settings", settings).returncode == 0
+    shard = {1: [], 2: ["--shard"]}
+    kill_after(4, "train", pictures, "--out", run, "--settings", settings, *shard[first], processes=first, run=run)
+    saved = Checkpoints(run / "checkpoint").found()
+    assert saved and all(path.is_dir() == (first == 2) for _, path in saved)
+    done = vitrail("train", pictures, "--out", run, "--resume", "--shard", processes=second)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resumed after step" in done.stdout
+    assert_alike(tmp_path / "whole", run, loss=1e-4, weight=1e-4)
+    saved = Checkpoints(run / "checkpoint").found()
+    assert len(saved) == 2 and all(path.is_dir() == (second == 2) for _, path in saved)
 
 
 def a_worker(torchrun: int) -> int:

@@ -18,6 +18,26 @@ def test_only_one_holds_the_lock(tmp_path):
         pass
 
 
+def test_a_run_is_that_of_the_start_of_torchrun_that_wrote_last(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.held(resume=False, start="job 7"):
+        assert not folder.is_of("job 7")  # there is no plan yet: nothing to go on with
+        folder.plan.write_text("{}")
+    assert folder.is_of("job 7") and not folder.is_of("job 8") and not folder.is_of(None)
+    with pytest.raises(VitrailError, match="already holds a run"), folder.held(resume=False, start="job 8"):
+        pass
+    assert not folder.is_of("job 8")  # which was refused: torchrun may start it again
+    with folder.held(resume=True, start="job 8"):
+        assert folder.is_of("job 8")
+
+
+def test_a_run_that_failed_before_its_plan_leaves_nothing_behind(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(VitrailError, match="no"), folder.held(resume=False, start="job 7"):
+        raise VitrailError("no images")
+    assert not folder.path.exists()
+
+
 def test_rows_after_a_step_are_forgotten_and_a_cut_line_too(tmp_path):
     folder = RunFolder(tmp_path)
     folder.metrics.write_text("".join(json.dumps({"step": n}) + "\n" for n in range(5)) + '{"step": 5, "lo')

@@ -1,4 +1,4 @@
-"""A step's gradient is that of its whole batch, into however many parts and processes the batch is cut."""
+"""A step's gradient is that of its whole batch, into however many parts and processes it is cut, with dropout too."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.training.running import vitrail
 from vitrail.commands.make_data import make_data
 from vitrail.data.loading.loader import Batch
+from vitrail.data.loading.rng import image_keys
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
 from vitrail.tasks.registry import task_for
@@ -24,6 +25,7 @@ from vitrail.training.step_timing import ENDLESS
 from vitrail.training.train_step import Trainer, compute_gradients
 
 IMAGES, SIDE = 8, 16
+KEYS = torch.from_numpy(image_keys(0, 0, np.arange(IMAGES)))
 LABELS = ["a", "b", "c"]
 HEADS = {
     "classify": ("linear",),
@@ -77,11 +79,11 @@ def fitted(task: str):
     elif task == "segment":
         chosen = task_for(task, LABELS, class_weights="sqrt")
         chosen.fit([torch.tensor([[0, 0, 0, 1, 2, 2]], dtype=torch.uint8)])
-    if task == "detect":  # hints are drawn anew for each part; here they follow from the objects alone
+    if task == "detect":  # there are as many hints as a part has room for; here they follow from the objects alone
         drawn = type(chosen).denoising_queries
 
-        def hints(targets: Tensor, seed: int) -> Tensor | None:
-            queries = drawn(chosen, targets, 0)
+        def hints(targets: Tensor, keys: Tensor) -> Tensor | None:
+            queries = drawn(chosen, targets, keys)
             if queries is None:
                 return None
             shift = 0.1 * torch.arange(queries.shape[1] * 2).view(-1, 2, 1, 1) / queries.shape[1]
@@ -95,7 +97,8 @@ def fitted(task: str):
 def network(task: str, head: str) -> ViT:
     torch.manual_seed(0)
     outputs = 1 if task == "depth" else 3
-    model = ViT(preset("mu/4", image_size=SIDE, classes=outputs, head=head)).train()
+    noise = {"dropout": 0.1, "drop_path": 0.2}
+    model = ViT(preset("mu/4", image_size=SIDE, classes=outputs, head=head, **noise)).train()
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.eval()  # its statistics are those of a part, whatever the loss
@@ -104,7 +107,7 @@ def network(task: str, head: str) -> ViT:
 
 def whole_batch(task: str) -> Batch:
     images = torch.randn(IMAGES, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(2))
-    return Batch(0, images, hard_targets(task), np.arange(IMAGES), None)
+    return Batch(0, images, hard_targets(task), np.arange(IMAGES), None, KEYS)
 
 
 def gradient(task, head: str, batch: Batch, accumulate: int = 1, processes: Processes | None = None) -> Tensor:
@@ -145,7 +148,7 @@ def test_processes_give_the_gradient_of_one(name, head):
     total = task.loss_counts(batch.targets)
     shares = []
     for rank, share in enumerate((slice(0, 3), slice(3, IMAGES))):
-        own = Batch(0, batch.images[share], batch.targets[share], batch.indices[share], None)
+        own = Batch(0, batch.images[share], batch.targets[share], batch.indices[share], None, batch.keys[share])
         shares.append(gradient(task, head, own, 2, OneOfTwo(rank, 2, total=total)))
     assert_equal_gradients(gradient(task, head, batch), torch.stack(shares).mean(0))
 
@@ -154,7 +157,7 @@ def test_processes_give_the_gradient_of_one(name, head):
 def test_a_step_of_which_nothing_is_known_learns_nothing_wrong(name):
     batch = whole_batch(name)
     unknown = {"segment": 255, "detect": -1, "depth": 0}[name]
-    empty = Batch(0, batch.images, torch.full_like(batch.targets, unknown), batch.indices, None)
+    empty = Batch(0, batch.images, torch.full_like(batch.targets, unknown), batch.indices, None, batch.keys)
     found = gradient(fitted(name), HEADS[name][0], empty, 2)
     assert torch.isfinite(found).all()
 

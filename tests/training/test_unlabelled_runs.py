@@ -49,11 +49,12 @@ def teacher(folder: Path) -> Path:
 
 def joint_gradient(accumulate: int, weight: float) -> torch.Tensor:
     torch.manual_seed(0)
-    encoder = ViT(preset("mu/4", image_size=16, classes=3)).train()
+    encoder = ViT(preset("mu/4", image_size=16, classes=3, dropout=0.1, drop_path=0.2)).train()
     model = JointModel(encoder, MAEDecoder(encoder.config, width=32))
     made = torch.Generator().manual_seed(1)
     images, others = torch.randn(2, 8, 3, 16, 16, generator=made)
-    batch = Batch(0, images, torch.arange(8) % 3, np.arange(8), None, others[:6])
+    keys, other_keys = torch.arange(14, dtype=torch.int32).split([8, 6])
+    batch = Batch(0, images, torch.arange(8) % 3, np.arange(8), None, keys, others[:6], other_keys)
     trainer = JointTrainer(
         model=model,
         network=model,

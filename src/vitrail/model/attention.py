@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.efficient.window_attention import Windows, attend_in_windows
+from vitrail.model.noise import Dropout, drop, place_of
 from vitrail.model.positions import RelativeBias, rotate
 from vitrail.model.precision import computes_bf16, without_autocast
 
 QUERY_ROWS = 256  # attention rows computed at a time: the (M, M) map of a large image is never held as a whole
 BY_MATMUL_TOKENS = 264  # the longest sequence that trains by plain matmul: 256 px in patches of 16, and some registers
+WEIGHTS = place_of("attention weights")
 CPU_COMPUTES_BF16 = computes_bf16("cpu")  # asked here, once: torch.compile cannot trace the question
 
 
@@ -26,7 +28,8 @@ def attend(
 
     bias: added to the scores before the softmax; any shape that broadcasts to (B, heads, queries, tokens).
 
-    Fused everywhere, but for half precision on a CPU:
+    Fused everywhere, but where weights are dropped, which it would do by torch's generator (`noise.py`), and for half
+    precision on a CPU:
     - The CPU computes in bfloat16: in training plain matmul wins, since fused attention's backward pass is slow there.
       Forward and backward, batch 32, 3 heads of 64, on one core (AMD EPYC, Zen 5, torch 2.13): 7.8 ms against 29 ms for
       101 tokens, 27 against 52 for 197, 43 against 75 for 257, 106 against 145 for 401. Beyond, its memory is not worth
@@ -36,26 +39,28 @@ def attend(
     In float32 on that CPU fused won at every length tried, 17 to 257 tokens: 1.1 to 2 times in training, 1.1 to 3
     without.
     """
-    dropout = dropout if training else 0.0
+    if training and dropout:
+        return attend_by_matmul(q, k, v, dropout, bias)
     if q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16):
         if not CPU_COMPUTES_BF16:
             with torch.autocast("cpu", enabled=False):
                 exact = None if bias is None else bias.float()
-                heads = F.scaled_dot_product_attention(
-                    q.float(), k.float(), v.float(), attn_mask=exact, dropout_p=dropout
-                )
+                heads = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=exact)
                 return heads.to(q.dtype)
         if training and k.shape[-2] <= BY_MATMUL_TOKENS:
-            return attend_by_matmul(q, k, v, dropout, bias)
+            return attend_by_matmul(q, k, v, 0.0, bias)
     bias = None if bias is None else bias.to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
 def attend_by_matmul(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None = None) -> Tensor:
     """q (B, heads, Q, d), k and v (B, heads, M, d) -> (B, heads, Q, d), by two matrix products."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, heads, queries, tokens)
     scores = scores if bias is None else scores + bias
-    return F.dropout(scores.softmax(dim=-1), dropout).to(v.dtype) @ v  # (B, heads, queries, d)
+    weights = scores.softmax(dim=-1)
+    if dropout:
+        weights = drop(weights, dropout, WEIGHTS, weights.dim())
+    return weights.to(v.dtype) @ v  # (B, heads, queries, d)
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -89,7 +94,7 @@ class SelfAttention(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.attention_norm else None
         self.out = nn.Linear(config.width, config.width)
         self.attention_dropout = config.attention_dropout
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout, "attention")
 
     def project(self, x: Tensor, rope: Tensor | None, queries: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """Q of the first `queries` tokens (None: all), K and V of all: (B, heads, M, d) each."""

@@ -12,6 +12,7 @@ from vitrail.model.attention import QUERY_ROWS, AttentionGroup, SelfAttention, a
 from vitrail.model.config import ViTConfig
 from vitrail.model.efficient.token_merging import TokenMerging, attention_bias
 from vitrail.model.efficient.window_attention import Windows, window_bias
+from vitrail.model.noise import Dropout, drop, place_of
 from vitrail.model.positions import Grid
 
 
@@ -38,7 +39,8 @@ class MLP(nn.Module):
         self.up = nn.Linear(width, mlp_width * (2 if activation == "swiglu" else 1))
         self.norm = nn.LayerNorm(mlp_width, eps=norm_eps) if norm_eps is not None else None
         self.down = nn.Linear(mlp_width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.hidden_dropout = Dropout(dropout, "mlp hidden")
+        self.dropout = Dropout(dropout, "mlp")
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, M, D) -> (B, M, D)."""
@@ -46,16 +48,16 @@ class MLP(nn.Module):
 
     def hidden(self, x: Tensor) -> Tensor:
         """What the second map takes: (B, M, D) -> (B, M, mlp_width)."""
-        x = self.dropout(activate(self.up(x), self.activation))
+        x = self.hidden_dropout(activate(self.up(x), self.activation))
         return x if self.norm is None else self.norm(x)
 
 
 class LayerScaleDropPath(nn.Module):
     """What a residual branch does to its result before it is added: layer scale, then drop path."""
 
-    def __init__(self, drop_path: float, scaled_width: int | None = None) -> None:
+    def __init__(self, drop_path: float, name: str, scaled_width: int | None = None) -> None:
         super().__init__()
-        self.drop_path = drop_path
+        self.drop_path, self.place = drop_path, place_of(name)
         self.scale = nn.Parameter(torch.empty(scaled_width)) if scaled_width is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,8 +65,7 @@ class LayerScaleDropPath(nn.Module):
         if self.scale is not None:
             x = x * self.scale
         if self.training and self.drop_path > 0:  # a whole image's branch is dropped, the others are scaled up
-            keep = 1 - self.drop_path
-            x = x * x.new_empty(x.shape[0], 1, 1).bernoulli_(keep).div_(keep)
+            x = drop(x, self.drop_path, self.place, 1)
         return x
 
 
@@ -79,11 +80,11 @@ class Block(nn.Module):
         self.pre = config.norm == "pre"
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.attention = SelfAttention(config)
-        self.branch1 = LayerScaleDropPath(drop_path, scaled_width)
+        self.branch1 = LayerScaleDropPath(drop_path, "attention branch", scaled_width)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         mlp_norm = config.norm_eps if config.mlp_norm else None
         self.mlp = MLP(config.width, config.mlp_width, config.activation, config.dropout, mlp_norm)
-        self.branch2 = LayerScaleDropPath(drop_path, scaled_width)
+        self.branch2 = LayerScaleDropPath(drop_path, "mlp branch", scaled_width)
 
     def attention_input(self, x: Tensor) -> Tensor:
         """What attention takes of the block's input: pre-norm blocks normalise first."""

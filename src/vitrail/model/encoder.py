@@ -36,6 +36,7 @@ from vitrail.model.efficient.token_merging import TokenMerging, check_merging
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures, build_dense_head
 from vitrail.model.heads.linear_head import LinearHead
+from vitrail.model.noise import drawing_by, keys_for
 from vitrail.model.patches import check_images, pad_to_patches
 from vitrail.model.positions import Grid
 from vitrail.model.precision import in_float32
@@ -332,9 +333,16 @@ class Encoder(nn.Module, ABC):
         """Whether a conv stem's batch norms keep their running statistics in training."""
 
     def _run_block(self, index: int, x: Embedding, kept: Tensor | None, carry: int | None) -> Embedding:
+        keys = keys_for(index)
+        run = self.run_block if keys is None else partial(self._run_drawing, keys)
         if self.checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(self.run_block, index, x, kept, carry, use_reentrant=False)
-        return self.run_block(index, x, kept, carry)
+            return checkpoint(run, index, x, kept, carry, use_reentrant=False)
+        return run(index, x, kept, carry)
+
+    def _run_drawing(self, keys: Tensor, index: int, x: Embedding, kept: Tensor | None, carry: int | None) -> Embedding:
+        """With the keys of the forward pass, also where it is repeated in the backward pass."""
+        with drawing_by(keys):
+            return self.run_block(index, x, kept, carry)
 
 
 def build_head(config: EncoderConfig) -> LinearHead | DenseHead | None:

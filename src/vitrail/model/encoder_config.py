@@ -53,6 +53,11 @@ class EncoderConfig(ABC):
     head_dropout: float
     drop_path: float
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the network draws at random in training."""
+        return max(self.dropout, self.attention_dropout, self.head_dropout, self.drop_path) > 0
+
     # ---- sizes that follow from the choices
 
     @property

@@ -17,6 +17,7 @@ from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_h
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
 from vitrail.model.heads.linear_head import LinearHead
+from vitrail.model.noise import Dropout
 from vitrail.model.patches import ConvStem, FeatureStem, build_stem
 from vitrail.model.pooling import AttentionPool, Pool
 from vitrail.model.positions import BlockPositions, Grid, RelativeBias, RotaryPositions, build_positions, resample
@@ -41,7 +42,7 @@ class ViT(Encoder):
         self.positions = build_positions(config)
         self.rotary = RotaryPositions(config) if config.is_rotary else None
         self.block_positions = BlockPositions(config) if config.block_positions and config.depth > 1 else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout, "positions")
         self.stem_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.stem_norm else None
         last = config.depth - 1
         drop_paths = [config.drop_path * (i / last if last else 1) for i in range(config.depth)]

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Batch
 from vitrail.data.loading.rng import permutation, step_seed
+from vitrail.model.noise import drawing_by
 from vitrail.model.vit import ViT
 from vitrail.pretraining.attention_record import PICTURES, attention_of, record_attention
 from vitrail.pretraining.build_method import build_method
@@ -28,7 +29,7 @@ from vitrail.training.optim.optimizers import optimizers
 from vitrail.training.plan import Length, Plan
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
-from vitrail.training.stages.build_trainer import rates_of, sampler_of
+from vitrail.training.stages.build_trainer import compile_blocks, rates_of, sampler_of
 from vitrail.training.stages.decode_images import QUICK_IMAGES, TrainingImages
 from vitrail.training.teacher import Teacher
 from vitrail.training.train_step import Trainer, draw_tokens, gradients_stay_local, update_weights
@@ -76,15 +77,17 @@ class Pretrainer(Trainer):
         """Forward and backward of all views of a batch, in `accumulate` parts."""
         assert isinstance(batch, ViewBatch)
         recipe, processes = self.recipe, self.processes
-        torch.manual_seed(step_seed(recipe.seed, batch.step, processes.rank))
+        torch.manual_seed(step_seed(recipe.seed, batch.step))
         moment = Moment(batch.step, length.steps, recipe.seed)
         keep = draw_tokens(self, batch.step, length)
         parts = split_views(batch.views, recipe.accumulate)
+        keys = batch.keys.to(processes.device).split(len(parts[0][0]))
+        noisy = self.method.student.config.is_noisy
         total = torch.zeros((), device=processes.device)
         for number, views in enumerate(parts):
             share = len(views[0]) / len(batch.views[0])
             with gradients_stay_local(self.network, number < len(parts) - 1):
-                with self.precision():
+                with self.precision(), drawing_by(keys[number] if noisy else None):
                     loss = self.network([view.to(processes.device) for view in views], keep, moment) * share
                 loss.backward()
             total += loss.detach()
@@ -154,6 +157,8 @@ def build_pretrainer(
     torch.manual_seed(train.seed)
     encoder = copy.deepcopy(start.vit).train()
     encoder.checkpointing = train.checkpointing
+    if train.compile:
+        compile_blocks(encoder, processes.device)
     method = build_method(settings, encoder, images.preprocessing, processes.world, teacher).to(processes.device)
     items = images.data.train
     order = permutation(train.seed, 0, len(items))[: BANK * QUICK_IMAGES].tolist()

@@ -58,7 +58,8 @@ class ViewLoader(Loader):
         for number, view in enumerate(self.views):
             images = make_view(pictures, sizes, view, prep.resize, mean, seed=step_seed(self.seed, number), drawn=drawn)
             views.append(images.sub_(mean).div_(std))
-        return ViewBatch(step, views[0], raw.targets, drawn.indices, None, views=tuple(views))
+        keys = self.image_keys(step)
+        return ViewBatch(step, views[0], raw.targets, drawn.indices, None, keys, views=tuple(views))
 
 
 def make_view(

@@ -98,8 +98,8 @@ class Task(TaskAnswers):
         of all parts sum up to the `loss` of the whole: the gradient does not depend on how a batch is cut up."""
         return self.loss(outputs, targets, mix=mix, smoothing=smoothing) * (len(targets) / counts[0])
 
-    def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
-        """Extra queries for the head in training, made from the targets and the seed; None: the head takes none."""
+    def denoising_queries(self, targets: Tensor, keys: Tensor) -> Tensor | None:
+        """Extra queries for the head in training, made from targets and keys (B,) int32; None: the head takes none."""
         return None
 
     def distillation_loss(self, outputs: Tensor, answers: Tensor, kind: str, temperature: float = 1.0) -> Tensor:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -19,6 +22,8 @@ from vitrail.model.encoder import Encoder
 T = TypeVar("T")
 CPU = torch.device("cpu")
 WAIT = timedelta(minutes=30)  # the slowest thing that others wait for: decoding a large set
+CONNECTING = 5.0  # seconds
+STORE_PORT = "vitrail/store"
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,15 @@ class Processes:
         """(M, ...) of each process, one after the other; they may differ in M."""
         if self.world == 1:
             return values
-        parts: list[Tensor | None] = [None] * self.world
-        dist.all_gather_object(parts, values.cpu())
-        return torch.cat([part for part in parts if part is not None])
+        return torch.cat(self.collect(values.cpu()))
+
+    def collect(self, own: T) -> list[T]:
+        """What each process has, on all of them."""
+        if self.world == 1:
+            return [own]
+        parts: list[object] = [None] * self.world
+        dist.all_gather_object(parts, own)
+        return cast("list[T]", parts)
 
     def from_main(self, make: Callable[[], T]) -> T:
         """What `make` returns on the main process, broadcast to all. An error there is raised on every process."""
@@ -76,9 +87,46 @@ def start_processes() -> Processes:
     device = device if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
+    rank = int(os.environ["RANK"])
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=WAIT)
-    return Processes(int(os.environ["RANK"]), world, device)
+        backend = "nccl" if cuda else "gloo"
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            dist.init_process_group(backend, timeout=WAIT, store=own_store(rank), rank=rank, world_size=world)
+        else:
+            dist.init_process_group(backend, timeout=WAIT)
+    return Processes(rank, world, device)
+
+
+def own_store(rank: int) -> dist.TCPStore:
+    """Where these processes, and no earlier ones, tell each other their addresses.
+
+    torchrun's store outlives the processes that it starts again. By its leftovers one of them may look for a dead one
+    (pytorch issue 135712), so it only says where the main process has a new store. A port of before does not answer.
+    """
+    host, last_try = os.environ["MASTER_ADDR"], time.monotonic() + WAIT.total_seconds()
+    shared = dist.TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False, timeout=WAIT)
+    if rank == 0:
+        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=WAIT)
+        shared.set(STORE_PORT, str(store.port))
+        return store
+    while not is_answered(host, port := int(shared.get(STORE_PORT))) and time.monotonic() < last_try:
+        time.sleep(0.1)
+    return dist.TCPStore(host, port, is_master=False, timeout=WAIT)
+
+
+def is_answered(host: str, port: int) -> bool:
+    """Whether something listens there."""
+    with suppress(OSError), socket.create_connection((host, port), CONNECTING):
+        return True
+    return False
+
+
+def torchrun_start() -> str | None:
+    """What the processes of one start of torchrun have in common, also those that it starts in the place of dead ones,
+    here or on another machine. None: torchrun did not start this process."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    # torchrun calls a start without --rdzv-id and --standalone "none"; it has one machine, and its own process id
+    return f"{socket.gethostname()} {os.getppid()}" if name == "none" else name
 
 
 _ended_groups: list[dist.ProcessGroup] = []

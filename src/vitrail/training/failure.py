@@ -36,5 +36,6 @@ def in_a_sentence(error: Exception, recipe: Recipe, saved: int, resume: str, pro
     if isinstance(error, VitrailError):
         return VitrailError(f"{text}{where}; then go on with: {resume}" if saved else text)
     if processes > 1 and any(word in text for word in OF_OTHERS):
-        return VitrailError(f"another process of this run ended{where}; start all of them again with --resume")
+        again = "unless torchrun does (--max-restarts), start all of them again with --resume"
+        return VitrailError(f"another process of this run ended{where}; {again}")
     return error

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.tasks.task_answers import NotFinite
-from vitrail.training.checkpointing import collect_tensors
+from vitrail.training.checkpointing import are_cut_up, collect_tensors, own_tensors
 from vitrail.training.distributed import Processes
 from vitrail.training.failure import Diverged, is_out_of_memory
 from vitrail.training.optim.batch_norm import recomputed_statistics
@@ -178,13 +178,15 @@ def keep_until(recipe: Recipe) -> float:
 
 
 def save_state(run: Run, trainer: Trainer, state: TrainState) -> None:
-    tensors = collect_tensors(trainer.model, trainer.optimizers, trainer.ema)  # every process gives its shard
-    if run.processes.is_main:
+    tensors = own_tensors(trainer.model, trainer.optimizers, trainer.ema)
+    if are_cut_up(tensors):
+        run.checkpoints.save_parts(state.step, tensors, state.facts(), run.processes)
+    elif run.processes.is_main:
         run.checkpoints.save(state.step, tensors, state.facts())
 
 
 def save_best(run: Run, trainer: Trainer, state: TrainState) -> None:
-    tensors = collect_tensors(trainer.encoder, (), None)
+    tensors = collect_tensors(trainer.encoder, (), None)  # every process gives its part
     if run.processes.is_main:
         run.checkpoints.save_best(tensors, state.facts())
 

@@ -6,12 +6,12 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitrail.errors import VitrailError
 from vitrail.training.checkpointing import Checkpoints
-from vitrail.training.distributed import Processes, end_processes, start_processes
+from vitrail.training.distributed import Processes, end_processes, start_processes, torchrun_start
 from vitrail.training.failure import in_a_sentence
 from vitrail.training.run_folder import RunFolder
 from vitrail.training.run_log import RunLog, standard
@@ -81,12 +81,16 @@ def check_verb(settings: Settings, request: RunRequest) -> None:
 
 @contextmanager
 def open_run(request: RunRequest) -> Iterator[Run]:
-    """Start the processes, take the run's folder, and open its log."""
+    """Start the processes, take the run's folder, and open its log. A run whose processes torchrun starts again goes
+    on by itself, as with --resume."""
     began = time.monotonic()
     processes, folder = start_processes(), RunFolder(request.out)
     try:
         with ExitStack() as stack:
-            processes.from_main(lambda: stack.enter_context(folder.held(request.resume)))
+            start = torchrun_start()
+            started_again = processes.from_main(lambda: folder.is_of(start))
+            request = replace(request, resume=request.resume or started_again)
+            processes.from_main(lambda: stack.enter_context(folder.held(request.resume, start)))
             settings = Settings.read(folder.settings) if request.resume else request.settings
             check_verb(settings, request)
             board = folder.tensorboard if settings.train.tensorboard else None

@@ -28,17 +28,25 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoint"
         self.tensorboard = self.path / "tensorboard"
         self.lock = self.path / ".lock"
+        self.started = self.path / ".torchrun"  # the start of torchrun that writes here, see `torchrun_start`
 
     @property
     def holds_run(self) -> bool:
         return self.plan.exists()
 
+    def is_of(self, start: str | None) -> bool:
+        """Whether it holds the run of this start of torchrun, which began it and starts its processes again."""
+        return start is not None and self.holds_run and self.started.exists() and read_text(self.started) == start
+
     @contextmanager
-    def held(self, resume: bool) -> Iterator[None]:
-        """Make the folder and hold its lock. An error before there is a plan leaves nothing of it behind."""
+    def held(self, resume: bool, start: str | None = None) -> Iterator[None]:
+        """Make the folder and hold its lock. An error before there is a plan leaves nothing of it behind. start: the
+        start of torchrun whose run this is from now on."""
         created = self.open(resume)
         try:
             with self.locked():
+                if start is not None:
+                    write_text(self.started, start)
                 yield
         except BaseException:
             if not self.holds_run:
@@ -70,7 +78,7 @@ class RunFolder:
         """Delete what an unused folder holds of ours, and the folders that were created for it, if they are empty."""
         if self.path in created:
             shutil.rmtree(self.tensorboard, ignore_errors=True)
-            for file in (self.settings, self.calibration):
+            for file in (self.settings, self.calibration, self.started):
                 file.unlink(missing_ok=True)
         with suppress(OSError):
             self.lock.unlink(missing_ok=True)

@@ -222,6 +222,9 @@ class Recipe(Section):
         spellings=PRECISIONS,
     )
     checkpointing: bool = setting(False, "recompute activations to save memory")
+    compile: bool = setting(
+        False, "run the blocks as compiled programs (torch.compile), made in the first steps; on a CPU it needs g++"
+    )
     save_minutes: float = setting(2.0, "the state is saved this often, and at every evaluation", low=0)
     tensorboard: bool = setting(False, "write TensorBoard files too; needs vitrail[tensorboard]")
     patience: int = setting(0, "stop after so many evaluations without a better score; 0: never", low=0)

@@ -17,6 +17,7 @@ from vitrail.data.loading.loader import Batch, Loader
 from vitrail.data.loading.rng import step_seed
 from vitrail.data.loading.unlabelled_loader import UnlabelledLoader
 from vitrail.model.encoder import Encoder
+from vitrail.model.noise import drawing_by
 from vitrail.model.precision import autocast
 from vitrail.tasks.task import Mix, Task
 from vitrail.training.auxiliary.distillation import Distillation
@@ -113,21 +114,23 @@ def compute_gradients(trainer: Trainer, batch: Batch, length: Length) -> Tensor:
     """Forward and backward of one batch, in `accumulate` parts. Returns a scalar tensor; its mean over the processes is
     the loss of the step."""
     recipe, task, processes = trainer.recipe, trainer.task, trainer.processes
-    torch.manual_seed(step_seed(recipe.seed, batch.step, processes.rank))
+    torch.manual_seed(step_seed(recipe.seed, batch.step))  # for what is drawn by no key, such as in a user's CNN
     keep = draw_tokens(trainer, batch.step, length)
     parts = list(split_batch(batch, recipe.accumulate))
-    others = split_unlabelled(batch, len(parts))
+    others = list(split_unlabelled(batch, len(parts)))
     counts = processes.sum(task.loss_counts(batch.targets).to(processes.device))  # of the whole step, on all processes
     total = torch.zeros((), device=processes.device)
-    for number, (images, targets, mix) in enumerate(parts):
-        if trainer.distillation is not None and others:
-            images = torch.cat([images, others[number]])  # the teacher answers about all of them
-        images, targets = images.to(processes.device), targets.to(processes.device)
-        seed = step_seed(recipe.seed, batch.step, processes.rank + number * processes.world)
-        queries = task.denoising_queries(targets, seed)
+    for number, (images, targets, mix, keys) in enumerate(parts):
+        images, targets, keys = (tensor.to(processes.device) for tensor in (images, targets, keys))
+        queries = task.denoising_queries(targets, keys)
+        pictures: Tensor | None = None
+        if others:
+            pictures, other_keys = (tensor.to(processes.device) for tensor in others[number])
+            keys = torch.cat([keys, other_keys])
+            if trainer.distillation is not None:
+                images = torch.cat([images, pictures])  # the teacher answers about all of them
         with gradients_stay_local(trainer.network, number < len(parts) - 1):
-            with trainer.precision():
-                pictures = others[number].to(processes.device) if others else None
+            with trainer.precision(), drawing_by(keys if trainer.encoder.config.is_noisy else None):
                 outputs, beside = trainer.forward(images, pictures, batch.step, keep=keep, denoising_queries=queries)
             loss = loss_share(trainer, images, outputs, targets, counts, mix) + beside
             loss = loss * processes.world  # DDP and FSDP take the mean over the processes: here it must be the sum
@@ -184,8 +187,8 @@ def gradients_stay_local(network: nn.Module, more_parts_follow: bool) -> Abstrac
     return nullcontext()
 
 
-def split_batch(batch: Batch, parts: int) -> Iterator[tuple[Tensor, Tensor, Mix | None]]:
-    """Images, targets and mix of each part. Parts have an even size, so that mixed neighbours stay together."""
+def split_batch(batch: Batch, parts: int) -> Iterator[tuple[Tensor, Tensor, Mix | None, Tensor]]:
+    """Images, targets, mix and keys of each part. Parts have an even size, so that mixed neighbours stay together."""
     count = len(batch.targets)
     size = -(-count // parts)
     size += size % 2
@@ -194,9 +197,11 @@ def split_batch(batch: Batch, parts: int) -> Iterator[tuple[Tensor, Tensor, Mix 
         mix = None
         if batch.mix is not None:
             mix = Mix(batch.mix.partner[part] - start, batch.mix.ratio[part])
-        yield batch.images[part], batch.targets[part], mix
+        yield batch.images[part], batch.targets[part], mix, batch.keys[part]
 
 
-def split_unlabelled(batch: Batch, parts: int) -> tuple[Tensor, ...]:
-    """The pictures without labels of each part; none at all where the batch has none."""
-    return () if batch.unlabelled is None else batch.unlabelled.tensor_split(parts)
+def split_unlabelled(batch: Batch, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The pictures without labels of each part, and their keys; none at all where the batch has none."""
+    if batch.unlabelled is None or batch.unlabelled_keys is None:
+        return iter(())
+    return zip(batch.unlabelled.tensor_split(parts), batch.unlabelled_keys.tensor_split(parts), strict=True)

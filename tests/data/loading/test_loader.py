@@ -57,13 +57,16 @@ def test_any_cache_and_any_number_of_workers_give_the_same_batches(tmp_path):
     assert torch.equal(later[1].images, expected[5].images)
 
 
-def test_two_processes_see_the_halves_of_each_batch(tmp_path):
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_see_the_parts_of_each_batch(tmp_path, world):
+    """With the keys that one process gives the images; those of two steps differ."""
     cache = open_cache(paths(tmp_path, 24), Shape(12, 12, 3), "memory")
     whole = list(loader(cache, 24).batches(0, 3))
-    halves = [list(loader(cache, 24, share=(rank, 2)).batches(0, 3)) for rank in range(2)]
+    parts = [list(loader(cache, 24, share=(rank, world)).batches(0, 3)) for rank in range(world)]
     for step in range(3):
-        both = torch.cat([halves[0][step].images, halves[1][step].images])
-        torch.testing.assert_close(both, whole[step].images)
+        torch.testing.assert_close(torch.cat([part[step].images for part in parts]), whole[step].images)
+        assert torch.equal(torch.cat([part[step].keys for part in parts]), whole[step].keys)
+    assert len(torch.cat([batch.keys for batch in whole]).unique()) == sum(len(batch.keys) for batch in whole)
 
 
 def test_a_vanished_file_is_named(tmp_path):

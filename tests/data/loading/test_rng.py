@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vitrail.data.loading.rng import permutation, step_seed, uniform
+from vitrail.data.loading.rng import image_keys, permutation, step_seed, uniform
 
 
 def test_an_image_has_its_numbers_whatever_batch_it_comes_in():
@@ -33,6 +33,12 @@ def test_an_epoch_visits_every_image_once_in_an_order_of_its_own():
     assert np.array_equal(first, permutation(1, 0, 500))
 
 
-def test_every_step_and_rank_has_its_own_seed():
-    seeds = {step_seed(0, step, rank) for step in range(1000) for rank in range(4)}
-    assert len(seeds) == 4000 and max(seeds) < 2**63
+def test_every_step_has_its_own_seed():
+    seeds = {step_seed(0, step) for step in range(1000)}
+    assert len(seeds) == 1000 and max(seeds) < 2**63
+
+
+def test_every_place_of_every_step_has_its_own_key_whatever_is_asked_with_it():
+    keys = np.concatenate([image_keys(seed, step, np.arange(32)) for seed in (0, 1) for step in range(100)])
+    assert keys.dtype == np.int32 and len(np.unique(keys)) > 6395  # of 6400: two of 32 bits may be equal
+    assert np.array_equal(image_keys(1, 99, np.arange(8, 16)), keys[-32:][8:16])

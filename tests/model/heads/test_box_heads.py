@@ -143,9 +143,10 @@ def test_every_parameter_learns(head):
     model, task = build(head).train(), Detect(["a", "b", "c"])
     targets = torch.tensor([[[0, 0.5, 0.5, 0.4, 0.4]], [[2, 0.3, 0.6, 0.2, 0.3]]])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    keys = torch.arange(2, dtype=torch.int32)
     for _ in range(2):  # of the layers that begin at zero only the last learns in the first step
         optimizer.zero_grad()
-        task.loss(model(pictures(), denoising_queries=task.denoising_queries(targets, 0)), targets).backward()
+        task.loss(model(pictures(), denoising_queries=task.denoising_queries(targets, keys)), targets).backward()
         optimizer.step()
     silent = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert silent == []

@@ -61,6 +61,7 @@ def outputs_of(targets, queries=8, sure=8.0, no_object=False):
 
 
 TWO = targets_of([[0, 0.3, 0.4, 0.2, 0.2], [1, 0.7, 0.7, 0.1, 0.3]], [])
+KEYS = torch.arange(2, dtype=torch.int32)
 
 
 # ---- loss
@@ -129,7 +130,7 @@ def guesses_for(targets, denoising_queries, cells=6, queries=8, blocks=2, seed=0
 @pytest.mark.parametrize("with_hints", [True, False])
 @pytest.mark.parametrize("targets", [TWO, targets_of([], [])], ids=["objects", "no object"])
 def test_all_that_a_decoder_says_learns(task, targets, with_hints):
-    denoising_queries = task.denoising_queries(TWO, 0) if with_hints else None
+    denoising_queries = task.denoising_queries(TWO, KEYS) if with_hints else None
     guesses = guesses_for(targets, denoising_queries)
     loss = task.loss(guesses, TWO if with_hints else targets)
     loss.backward()
@@ -162,17 +163,19 @@ def test_mixed_images_are_refused(task):
 # ---- hints
 
 
-def test_hints_are_a_function_of_targets_and_seed(task):
-    assert torch.equal(task.denoising_queries(TWO, 3), task.denoising_queries(TWO, 3))
-    assert not torch.equal(task.denoising_queries(TWO, 3), task.denoising_queries(TWO, 4))
-    assert task.denoising_queries(targets_of([], []), 3) is None
-    assert task.denoising_queries(torch.zeros(2, 0, 5), 3) is None
+def test_hints_of_an_image_are_a_function_of_its_targets_and_key(task):
+    twice, keys = torch.cat([TWO[:1], TWO]), torch.tensor([9, 7, 8], dtype=torch.int32)
+    one, other = task.denoising_queries(TWO, keys[1:]), task.denoising_queries(twice, keys)
+    assert torch.equal(one, other[1:])
+    assert not torch.equal(other[0], other[1])
+    assert task.denoising_queries(targets_of([], []), KEYS) is None
+    assert task.denoising_queries(torch.zeros(2, 0, 5), KEYS) is None
 
 
 def test_hints_lie_beside_their_objects_and_inside_of_the_picture(task):
     from vitrail.tasks.detect.box_geometry import iou, to_corners
 
-    denoising_queries = task.denoising_queries(TWO, 0)
+    denoising_queries = task.denoising_queries(TWO, KEYS)
     groups, each = denoising_queries.shape[1:3]
     assert each == 2 * TWO.shape[1] and 2 * groups * TWO.shape[1] <= 110
     corners = to_corners(denoising_queries[..., 1:])

@@ -70,7 +70,8 @@ def distillation(teacher: Teacher, kind: str, **changes: object) -> Distillation
 def batch(count: int = 8) -> Batch:
     made = torch.Generator().manual_seed(2)
     images = torch.randn(count, 3, SIDE, SIDE, generator=made)
-    return Batch(0, images, torch.randint(0, 3, (count,), generator=made), np.arange(count), None)
+    keys = torch.arange(count, dtype=torch.int32)
+    return Batch(0, images, torch.randint(0, 3, (count,), generator=made), np.arange(count), None, keys)
 
 
 def gradient(model: nn.Module, loss: Tensor) -> Tensor:

@@ -49,7 +49,8 @@ class FewBatches:
     def batches(self, first, last):
         self.asked.append((first, last))
         for step in range(first, last):
-            yield Batch(step, images_of(step), torch.zeros(16, dtype=torch.int64), np.arange(16), None)
+            keys = torch.arange(16, dtype=torch.int32)
+            yield Batch(step, images_of(step), torch.zeros(16, dtype=torch.int64), np.arange(16), None, keys)
 
 
 def trainer_of(ema: bool = False, accumulate: int = 1, **config) -> Trainer:

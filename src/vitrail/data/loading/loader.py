@@ -20,6 +20,7 @@ from torch import Tensor
 from vitrail.data.loading.augment import Augmentation, augment
 from vitrail.data.loading.cache import ImageCache
 from vitrail.data.loading.mixup import mix
+from vitrail.data.loading.rng import image_keys
 from vitrail.data.loading.sampler import BatchIndices, Sampler
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
@@ -39,7 +40,9 @@ class Batch:
     targets: Tensor  # (B, ...) after augmentation
     indices: NDArray[np.int64]  # (B,) into the list of training images
     mix: Mix | None
+    keys: Tensor  # (B,) int32: what the network draws for each image in training follows from it
     unlabelled: Tensor | None = None  # (U, C, H, W), normalised: pictures without labels, see unlabelled_loader.py
+    unlabelled_keys: Tensor | None = None  # (U,) int32
 
 
 class RawBatch(NamedTuple):
@@ -94,6 +97,13 @@ class Loader:
         part = slice(rank * size // world, (rank + 1) * size // world)
         return BatchIndices(batch.epoch, batch.indices[part], batch.keys[part])
 
+    def image_keys(self, step: int) -> Tensor:
+        """(B,) int32, of this process's part of a step's images."""
+        rank, world = self.share
+        size = self.sampler.batch_size
+        places = np.arange(rank * size // world, (rank + 1) * size // world)
+        return torch.from_numpy(image_keys(self.seed, step, places))
+
     def _read(self, drawn: BatchIndices) -> RawBatch:
         try:
             return RawBatch(*self.cache.take(drawn.indices), self.targets.take(drawn.indices))
@@ -111,4 +121,4 @@ class Loader:
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (prep.mean, prep.std))
         images = images.sub_(mean).div_(std)
         images, mixed = mix(images, self.mixup, self.cutmix, self.seed, step, self.share)
-        return Batch(step, images, targets, drawn.indices, mixed)
+        return Batch(step, images, targets, drawn.indices, mixed, self.image_keys(step))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 MASK = 0xFFFFFFFFFFFFFFFF
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: splitmix64's step
@@ -10,8 +11,7 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: splitmix64's step
 
 def uniform(seed: int, epoch: int, indices: np.ndarray, count: int, stream: str) -> np.ndarray:
     """(len(indices), count) numbers in [0, 1), one row an image. `stream` keeps one use apart from another."""
-    key = _mix_number(_mix_number(_mix_number(seed) ^ epoch) ^ int.from_bytes(stream.encode()[:8], "little"))
-    rows = _mix(np.asarray(indices, dtype=np.uint64) ^ np.uint64(key))
+    rows = _hash(seed, epoch, indices, stream)
     columns = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)  # wraps around, as it should
     return (_mix(rows[:, None] + columns) >> np.uint64(11)) * 2.0**-53
 
@@ -21,9 +21,19 @@ def permutation(seed: int, epoch: int, count: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=[seed & MASK, epoch & MASK])).permutation(count)
 
 
-def step_seed(seed: int, step: int, rank: int = 0) -> int:
-    """The seed of one training step on one process, for dropout and drop path."""
-    return _mix_number(_mix_number(seed) ^ (step << 16) ^ rank) >> 1  # torch takes 63 bits
+def step_seed(seed: int, step: int) -> int:
+    """The seed of what a training step draws once, for all of its images."""
+    return _mix_number(_mix_number(seed) ^ (step << 16)) >> 1  # torch takes 63 bits
+
+
+def image_keys(seed: int, step: int, places: np.ndarray) -> NDArray[np.int32]:
+    """(len(places),) what dropout and drop path of the images at these places of a step's whole batch follow from."""
+    return (_hash(seed, step, places, "network") >> np.uint64(32)).astype(np.uint32).view(np.int32)
+
+
+def _hash(seed: int, epoch: int, indices: np.ndarray, stream: str) -> NDArray[np.uint64]:
+    key = _mix_number(_mix_number(_mix_number(seed) ^ epoch) ^ int.from_bytes(stream.encode()[:8], "little"))
+    return _mix(np.asarray(indices).astype(np.uint64) ^ np.uint64(key))
 
 
 def _mix(x: np.ndarray) -> np.ndarray:

@@ -50,4 +50,4 @@ class UnlabelledLoader:
         """The batches of the steps first to last - 1."""
         with closing(self.labelled.batches(first, last)) as batches, closing(self.pile.batches(first, last)) as others:
             for batch, other in zip(batches, others, strict=True):
-                yield replace(batch, unlabelled=other.images)
+                yield replace(batch, unlabelled=other.images, unlabelled_keys=other.keys)

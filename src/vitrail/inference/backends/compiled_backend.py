@@ -18,6 +18,12 @@ from vitrail.weights.checkpoint import Checkpoint
 COMPILERS = ("g++", "clang++", "c++", "cl")  # one of these builds the loops for a CPU
 
 
+def check_compiler(device: torch.device, what: str, otherwise: str) -> None:
+    """Refuse where there is nothing to build loops for a CPU with. what: needs it; otherwise: what can be done."""
+    if device.type == "cpu" and not any(shutil.which(name) for name in COMPILERS):
+        raise VitrailError(f"{what} needs a C++ compiler, and there is none: install g++, or {otherwise}")
+
+
 class CompiledBackend(TorchBackend):
     """As `TorchBackend`; a pass that is asked to keep blocks runs without the compiler.
 
@@ -40,10 +46,7 @@ class CompiledBackend(TorchBackend):
         """The checkpoint's own model, moved to the device."""
         is_mixed("cpu", precision)  # refuses int8
         chosen = choose_device(device)
-        if chosen.type == "cpu" and not any(shutil.which(name) for name in COMPILERS):
-            raise VitrailError(
-                "the engine compiled needs a C++ compiler, and there is none: install g++, or choose another engine"
-            )
+        check_compiler(chosen, "the engine compiled", "choose another engine")
         return cls(checkpoint.model.to(chosen), precision, pooled=checkpoint.familiarity is not None)
 
     def run(self, images: Tensor, capture: Capture | None) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.model.encoder_config import EncoderConfig
+from vitrail.model.noise import Dropout
 
 
 class LinearHead(nn.Module):
@@ -14,7 +15,7 @@ class LinearHead(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(config.head_dropout)
+        self.dropout = Dropout(config.head_dropout, "head")
         width = config.pooled_width
         self.hidden = nn.Linear(width, config.head_width) if config.head_width is not None else None
         self.out = nn.Linear(config.head_width or width, config.classes, bias=config.head_bias)

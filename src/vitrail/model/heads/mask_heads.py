@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitrail.model.config import ViTConfig
 from vitrail.model.encoder_config import EncoderConfig, Level
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
+from vitrail.model.noise import Dropout
 from vitrail.model.patches import channels_last, conv_stages
 from vitrail.model.positions import Grid
 from vitrail.model.precision import in_float32, without_autocast
@@ -32,7 +33,7 @@ class LinearMasks(DenseHead):
         super().__init__()
         last = config.levels[-1]
         self.out_indices = (last.block,)
-        self.dropout = nn.Dropout(config.head_dropout)
+        self.dropout = Dropout(config.head_dropout, "head")
         self.out = nn.Linear(last.width, config.classes, bias=config.head_bias)
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
@@ -62,7 +63,7 @@ class MaskDecoder(DenseHead):
         self.maps = tuple(stem_maps)
         # so named that its kernels go to Muon (training/parameters.py)
         self.convs = UpsamplingDecoder(config.channels, widths, list(stem_maps.values()))
-        self.dropout = nn.Dropout2d(config.head_dropout)
+        self.dropout = Dropout(config.head_dropout, "head", channels=True)
         self.out = nn.Conv2d(widths[-1], config.classes, 1, bias=config.head_bias)
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:
@@ -94,7 +95,7 @@ class MaskQueries(DenseHead):
         self.project = nn.Linear(config.width, config.head_width)
         steps = max(0, min(config.patch_size).bit_length() - 3)  # to 4 pixels a cell, or a little above
         self.convs = nn.ModuleList(UpBlock(config.head_width, config.head_width) for _ in range(steps))
-        self.dropout = nn.Dropout2d(config.head_dropout)
+        self.dropout = Dropout(config.head_dropout, "head", channels=True)
         self.bias = nn.Parameter(torch.zeros(config.classes)) if config.head_bias else None
 
     def forward(self, features: EncoderFeatures, denoising_queries: Tensor | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_head
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
+from vitrail.model.noise import Dropout
 from vitrail.model.patches import LinearStem
 from vitrail.model.positions import Grid
 from vitrail.model.presets import swin_preset
@@ -33,7 +34,7 @@ class Swin(Encoder):
         self.config = config
         self.stem = LinearStem(config)
         self.stem_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout, "positions")
         stages, last = config.stage_of_block, config.depth - 1
         drop_paths = [config.drop_path * (i / last if last else 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(

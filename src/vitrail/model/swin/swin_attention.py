@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.model.attention import AttentionGroup, attend, attention_weights
+from vitrail.model.noise import Dropout
 from vitrail.model.swin.relative_bias import BiasTable, LogSpacedBias
 from vitrail.model.swin.shifted_windows import Windows
 from vitrail.model.swin.swin_config import SwinConfig
@@ -41,7 +42,7 @@ class WindowAttention(nn.Module):
             self.positions = BiasTable(config.stage_window(stage), self.heads)
         self.out = nn.Linear(width, width)
         self.attention_dropout = config.attention_dropout
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout, "attention")
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
         """(B, N, D) -> (B, N, D)."""

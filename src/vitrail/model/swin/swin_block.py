@@ -30,10 +30,10 @@ class SwinBlock(nn.Module):
         self.window_size, self.pad_before_shift = config.window_size, config.padding == "before_shift"
         self.norm1 = nn.LayerNorm(width, eps=config.norm_eps)
         self.attention = WindowAttention(config, stage)
-        self.branch1 = LayerScaleDropPath(drop_path)
+        self.branch1 = LayerScaleDropPath(drop_path, "attention branch")
         self.norm2 = nn.LayerNorm(width, eps=config.norm_eps)
         self.mlp = MLP(width, config.mlp_width(stage), config.activation, config.dropout)
-        self.branch2 = LayerScaleDropPath(drop_path)
+        self.branch2 = LayerScaleDropPath(drop_path, "mlp branch")
 
     def windows(self, grid: Grid) -> Windows:
         """How this block cuts a grid into windows."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from vitrail.model.noise import current_keys, drawing_by, keys_for
 from vitrail.model.vit import ViT
 from vitrail.pretraining.methods.dino_loss import WARM_TEMPERATURE, DINOLoss
 from vitrail.pretraining.methods.method import Method, Moment
@@ -49,9 +50,11 @@ class SelfDistillation(Method):
         pictures = torch.cat(list(views[:GLOBAL_VIEWS]))
         with torch.no_grad():
             teacher = self.teacher_head(self.teacher(pictures)).unflatten(0, (GLOBAL_VIEWS, -1))
-        features = [self.student(pictures, keep=keep)]
+        with drawing_by(view_keys(range(GLOBAL_VIEWS))):
+            features = [self.student(pictures, keep=keep)]
         if len(views) > GLOBAL_VIEWS:
-            features.append(self.student(torch.cat(list(views[GLOBAL_VIEWS:]))))
+            with drawing_by(view_keys(range(GLOBAL_VIEWS, len(views)))):
+                features.append(self.student(torch.cat(list(views[GLOBAL_VIEWS:]))))
         student = self.head(torch.cat(features)).unflatten(0, (len(views), -1))
         if isinstance(self.loss, SimDINOLoss):
             return self.loss(student, teacher)
@@ -95,6 +98,12 @@ class SelfDistillation(Method):
             "entropy": entropy(answers).mean().item() / self.loss.resting_loss,
             "prototypes": entropy(answers.mean(0)).exp().item(),
         }
+
+
+def view_keys(numbers: Iterable[int]) -> Tensor | None:
+    """Of views one after another, from the present keys of the images; None where there are none."""
+    keys = [keys_for(number) for number in numbers]
+    return None if current_keys() is None else torch.cat([key for key in keys if key is not None])
 
 
 def entropy(probabilities: Tensor) -> Tensor:

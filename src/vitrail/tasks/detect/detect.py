@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.model.heads.box_heads import DecoderOutputs
+from vitrail.model.noise import draw, place_of
 from vitrail.tasks.agreement import Agreement
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.detect.average_precision import measure_precision
@@ -36,6 +38,7 @@ from vitrail.tasks.task import Mix
 
 MOST = 300  # detections of an image
 DENOISING_QUERIES = 48  # about as many hints an image
+BOXES = place_of("denoising queries")
 SHIFT = 0.5  # how far a hint's edges are off at most, in halves of the object's size; those to reject, twice that
 
 
@@ -116,16 +119,17 @@ class Detect(DenseTask):
             return softmax_loss(logits, boxes, targets, counts)
         return scored_loss(logits, boxes, targets) / objects
 
-    def denoising_queries(self, targets: Tensor, seed: int) -> Tensor | None:
+    def denoising_queries(self, targets: Tensor, keys: Tensor) -> Tensor | None:
         """Denoising queries (B, G, 2 M, 5): boxes beside the objects, which the decoder is to lead back to them, and as
-        many farther off, which it is to reject. They spare it the search, so it learns from the first step on."""
+        many farther off, which it is to reject. They spare it the search, so it learns from the first step on.
+        keys: (B,), which the boxes of each image follow from."""
         batch, objects = targets.shape[:2]
         if not (targets[..., 0] >= 0).any():
             return None
         groups = max(1, DENOISING_QUERIES // (2 * objects))
-        generator = torch.Generator().manual_seed(seed)
         shape = (batch, groups, 2, objects, 4)
-        amount, sign = torch.rand(2, *shape, generator=generator).to(targets.device)
+        drawn = draw(keys, 2 * math.prod(shape[1:]), BOXES).float() * 2**-32 + 0.5  # in 0..1
+        amount, sign = drawn.unflatten(1, (2, *shape[1:])).unbind(1)
         amount = amount + torch.arange(2, device=targets.device)[:, None, None]  # 0 to 1, and 1 to 2
         half = targets[:, None, None, :, 3:].repeat(1, 1, 1, 1, 2) / 2
         corners = to_corners(targets[:, None, None, :, 1:]) + SHIFT * amount * half * torch.where(sign < 0.5, -1, 1)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitrail.data.loading.rng import step_seed
 from vitrail.model.encoder import Capture, Encoder
 from vitrail.model.heads.mae_decoder import MAEDecoder, hide_patches, mae_loss
+from vitrail.model.noise import current_keys, drawing_by
 from vitrail.training.stages.decode_images import TrainingImages, quick_metrics
 from vitrail.training.train_step import Trainer
 
@@ -36,8 +37,12 @@ class JointModel(nn.Module):
         """The encoder's outputs for images (B, C, H, W), and the loss of the hidden patches of unlabelled (U, C, H, W).
 
         shown (K,), hidden (M,): numbers of patches; options: of the encoder's forward pass."""
-        painting = painting_loss(self.encoder, self.decoder, unlabelled, shown, hidden)
-        return self.encoder(images, **options), painting
+        keys = current_keys()
+        own, others = (None, None) if keys is None else keys.split([len(images), len(unlabelled)])
+        with drawing_by(others):
+            painting = painting_loss(self.encoder, self.decoder, unlabelled, shown, hidden)
+        with drawing_by(own):
+            return self.encoder(images, **options), painting
 
 
 def painting_loss(encoder: Encoder, decoder: MAEDecoder, images: Tensor, shown: Tensor, hidden: Tensor) -> Tensor:

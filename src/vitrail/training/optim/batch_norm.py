@@ -73,5 +73,5 @@ def sample_images(trainer: Trainer) -> Iterator[Tensor]:
     count = min(MOST, max(FEWEST, PIXELS // (height * width)))
     with closing(loader.batches(0, -(-count // loader.sampler.batch_size))) as batches:
         for batch in batches:
-            for images, _, _ in split_batch(batch, trainer.recipe.accumulate):
+            for images, *_ in split_batch(batch, trainer.recipe.accumulate):
                 yield images

@@ -87,7 +87,8 @@ def choose_settings(
     settings = choose_optimizer(settings, run.request.shard, task.every_patch or not config.drops_tokens)
     if not run.request.resume and (warning := rate_warning(settings)):
         run.progress.say(f"  warning: {warning}")
-    check_sharing(settings.train, run.processes.world, run.request.shard)
+    alone = run.request.resume and run.processes.world == 1  # a sharded run goes on with one process too
+    check_sharing(settings.train, run.processes.world, run.request.shard and not alone)
     check_task(settings, task)
     check_network(settings, config)
     check_unlabelled(settings, config, run.request.shard)

@@ -14,6 +14,7 @@ from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
 from vitrail.data.loading.unlabelled_loader import Pile, UnlabelledLoader
 from vitrail.errors import VitrailError
+from vitrail.inference.backends.compiled_backend import check_compiler
 from vitrail.model.encoder import Encoder
 from vitrail.model.heads.mae_decoder import MAEDecoder
 from vitrail.tasks.targets import WholeImageTargets
@@ -29,6 +30,7 @@ from vitrail.training.optim.optimizers import CNN_RATE, Rates, choose_trained, o
 from vitrail.training.plan import Plan
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Augment, Settings
+from vitrail.training.sharding.sharded_state import read_parts
 from vitrail.training.stages.decode_images import TrainingImages
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
@@ -38,6 +40,8 @@ def build_trainer(run: Run, settings: Settings, images: TrainingImages, start: C
     """Ready for the first step. The start is copied, so it can be built from again. `steps` of the EMA's horizon."""
     processes, train = run.processes, settings.train
     model = trainable(copy.deepcopy(start.model), settings, processes.device)
+    if train.compile:
+        compile_blocks(model, processes.device)
     model.heads_apart = images.distillation is not None  # one learns the labels, the other the teacher
     joint = painting_model(model, images)
     learning: nn.Module = model if joint is None else joint
@@ -76,6 +80,17 @@ def trainable(model: Encoder, settings: Settings, device: torch.device) -> Encod
     model.freeze_stem_statistics(settings.model.train_only != "all" or settings.model.freeze_cnn)
     model.checkpointing = settings.train.checkpointing
     return model.to(device).train()
+
+
+def compile_blocks(model: Encoder, device: torch.device) -> None:
+    """Each block becomes a compiled program when it first runs; those that are alike share one."""
+    check_compiler(device, "train.compile", "set it to false")
+    import torch._dynamo
+
+    # blocks differ in their drop path, and steps in their tokens: more programs than torch makes by itself
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 8 * model.depth)
+    for block in model.block_modules():
+        block.compile()
 
 
 def rates_of(settings: Settings) -> Rates:
@@ -158,7 +173,10 @@ def restore_state(run: Run, trainer: Trainer, plan: Plan) -> TrainState:
     state = TrainState()
     if saved is not None:
         try:
-            restore_tensors(saved.tensors, trainer.model, trainer.optimizers, trainer.ema)
+            tensors = saved.tensors
+            if saved.parts is not None:  # each process reads what it needs
+                tensors = read_parts(saved.parts, trainer.model, trainer.optimizers)
+            restore_tensors(tensors, trainer.model, trainer.optimizers, trainer.ema)
             state = TrainState(**saved.facts)
         except (RuntimeError, KeyError, IndexError, ValueError, TypeError) as error:
             if is_out_of_memory(error):

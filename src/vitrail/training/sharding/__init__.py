@@ -1,0 +1,1 @@
+"""Models that are cut up among processes (FSDP2)."""
