@@ -54,7 +54,7 @@ def evaluate(
         raise VitrailError(f"the model's task is {learned}, not {options['task']}: give data for {learned}")
     dataset = data if isinstance(data, Dataset) else dataset_for(engine, data, options["layout"], options["dense"])
     if not isinstance(model, Engine) and (options["engine"] != engine.backend.name or options["merge_tokens"] != 0):
-        pictures = options["calibration"] or [item.path for item in dataset.items]
+        pictures = options["calibration"] or [item.source for item in dataset.items]
         engine.use(options["engine"], precision, pictures, options["device"], options["merge_tokens"])
     predictor = Predictor(engine, workers=options["workers"])
     result = evaluate_dataset(predictor, dataset, part=options["part"], bootstrap=options["bootstrap"])

@@ -13,7 +13,7 @@ TITLES = {"folders": "folders", "split-folders": "folders by part", "coco": "COC
 
 def describe(dataset: Dataset, fraction: float | None = None) -> str:
     """The one line that says what was read and how it was taken."""
-    parts = any(item.split for item in dataset.items)
+    parts = dataset.is_divided
     text = f"{task_data(dataset.task).describe(dataset)} ({_layout_title(dataset, parts)})"
     if parts:
         text += ": " + ", ".join(f"{split} {n:,}" for split in SPLITS if (n := len(dataset.part(split))))

@@ -59,7 +59,7 @@ def prepare_pile(run: Run) -> PileData:
     counter = run.progress.counter("looking at images")
     report = check_dataset(dataset, fast=True, fraction=holdout, seed=seed, progress=counter)
     report = replace(report, description=describe(dataset, holdout), findings=_of_files(report))
-    say_findings(report, dataset, run.progress)
+    say_findings(report.description, report.findings, dataset.root, run.progress)
     readable = tuple(item for item in report.dataset.items if item.path not in report.broken)
     known = training_data(report, enough(report.dataset.replace(items=readable)), holdout)
     return PileData(**{name: getattr(known, name) for name in TrainingData.__dataclass_fields__})
