@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from vitrail.commands.shared_options import DATA, MODEL, LayoutOptions
+from vitrail.commands.shared_options import DATA_OR_MANIFEST, MODEL, LayoutOptions
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import RunningOptions
@@ -64,7 +64,7 @@ def evaluate(
 @takes_options(EvaluateOptions)
 def run_evaluate(
     model: Annotated[str, Argument(MODEL, "MODEL")],
-    data: Annotated[str, Argument(DATA, "DATA")],
+    data: Annotated[str, Argument(DATA_OR_MANIFEST, "DATA")],
     json: Annotated[bool, Option("print JSON")] = False,
     ignore: Annotated[
         int | None,

@@ -21,12 +21,8 @@ def from_manifest(path: str | Path, task: str | None = None) -> Dataset:
     """The images that have a label, as items in memory."""
     manifest = open_manifest(path)
     check_manifest(manifest, task)
-    rows: list[ManifestRow] = []
     left_out = LeftOut()
-    for shard in manifest.shards:
-        for row in manifest.rows(shard):
-            if left_out.takes(row):
-                rows.append(row)
+    rows = [row for shard in manifest.shards for row in manifest.rows(shard) if left_out.takes(row)]
     names = [nfc(row.label or "") for row in rows]
     labels = tuple(sorted(set(names), key=natural))
     number = {name: index for index, name in enumerate(labels)}
@@ -40,8 +36,8 @@ def check_manifest(manifest: Manifest, task: str | None) -> None:
     suited = [data.name for data in tasks_of_layout("folders")]
     if task is not None and task not in suited:
         raise VitrailError(
-            f"{shown(manifest.path)} is a manifest, which has one label for each image: that teaches {joined(suited)}; for "
-            f"{task} give the folder or table itself"
+            f"{shown(manifest.path)} is a manifest, which has one label for each image: that teaches {joined(suited)}; "
+            f"for {task} give the folder or table itself"
         )
 
 

@@ -45,8 +45,10 @@ def read_dataset(
     """
     _check_choice("layout", layout, layout_names())
     _check_choice("task", task, task_names())
+    if not manifests:
+        refuse_manifest(data)
     if is_manifest(data):
-        check_manifest_fits(data, layout, targets, manifests)
+        check_manifest_fits(data, layout, targets)
         dataset = from_manifest(data, task)
     else:
         dataset = _read(data, layout, task, targets, dense or DenseOptions())
@@ -57,15 +59,17 @@ def read_dataset(
     return dataset
 
 
-def check_manifest_fits(
-    data: str | Path, layout: str | None, targets: Sequence[str] | None, manifests: bool = True
-) -> None:
-    """Whether DATA may be a manifest, as it is one."""
-    if not manifests:
+def refuse_manifest(data: str | Path) -> None:
+    """For who reads images by their paths."""
+    if is_manifest(data):
         raise VitrailError(f"{shown(data)} is a manifest, which this command does not take: give its folder")
+
+
+def check_manifest_fits(data: str | Path, layout: str | None, targets: Sequence[str] | str | None) -> None:
+    """Whether what was said of DATA goes with a manifest."""
     if layout is not None or targets:
-        what = f"layout={layout!r}" if layout is not None else "targets, which are columns of a table,"
-        raise VitrailError(f"{shown(data)} is a manifest, which {what} does not fit: leave it out")
+        what = f"layout={layout!r} does" if layout is not None else "targets, columns of a table, do"
+        raise VitrailError(f"{shown(data)} is a manifest, which {what} not fit: leave that out")
 
 
 def _read(

@@ -28,7 +28,6 @@ from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.read_data import SAMPLE, TrainingData, all_grey, say_findings
 
-MOST_AT_ONCE = 100_000  # images: of fewer, a manifest is read and checked as its folder would be
 MOST_HELD_OUT = 50_000  # images that are held out without being asked for: they are kept as items
 NAMED = 20  # images of other channels
 
@@ -42,9 +41,8 @@ def read_large_manifest(run: Run) -> TrainingData | None:
     survey, seed = Survey(), run.settings.train.seed
     counter = run.progress.counter("looking at images")
     for number, shard in enumerate(manifest.shards):
-        tell = (
-            None if counter is None else partial(show_progress, counter, number * manifest.shard_size, manifest.images)
-        )
+        before = number * manifest.shard_size
+        tell = None if counter is None else partial(show_progress, counter, before, manifest.images)
         survey.add(run.processes.from_main(partial(look_at_shard, manifest, shard, seed, tell)))
     return training_data_of(run, manifest, survey)
 
@@ -59,7 +57,7 @@ def large_manifest(data: str, settings: Settings) -> Manifest | None:
     if not is_manifest(data):
         return None
     manifest = open_manifest(data)
-    if manifest.images <= MOST_AT_ONCE:
+    if manifest.images <= settings.data.manifest_items:
         return None
     check_manifest_fits(data, settings.data.layout, settings.data.targets)
     check_manifest(manifest, settings.data.task)
@@ -169,7 +167,7 @@ def findings_of(
         examples = tuple(Example((Path(error.name),), error.why) for error in errors)
         findings.append(Finding("broken", "error", title, advice, broken, examples))
     findings += task_data(dataset.task).check(dataset, ExaminedItems((), (), automatic))
-    title = f"of more than {MOST_AT_ONCE:,} images, copies, odd sizes and mixed types are not looked for"
+    title = "copies, odd sizes and mixed types were not looked for, as these are many images"
     advice = f"vitrail check {shown(dataset.table or dataset.root)} --out DIR tells them"
     return by_weight([*findings, Finding("not-checked", "note", title, advice, len(records))])
 
