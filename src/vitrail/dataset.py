@@ -164,6 +164,12 @@ class Dataset:
     items: Sequence[Item] = field(repr=False)
     findings: tuple[Finding, ...] = field(default=(), repr=False)  # what was noticed while it was read
     table: Path | None = None
+    manifest: str | None = None  # the address of the manifest that lists it
+
+    @property
+    def address(self) -> str | Path:
+        """What the data is called: the manifest, the table or the folder."""
+        return self.manifest or self.table or self.root
 
     @property
     def has_validation(self) -> bool:

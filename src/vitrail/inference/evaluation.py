@@ -66,7 +66,7 @@ def evaluate_dataset(
         miss["image"] = str(subset.items[rows.indices[miss["index"]]].path)
     findings = [finding.title for finding in dataset.findings if finding.severity in ("error", "warning")]
     return result | {
-        "data": shown(dataset.table or dataset.root),
+        "data": shown(dataset.address),
         "part": subset.part,
         "engine": predictor.engine.backend.name,
         "precision": predictor.engine.backend.precision,

@@ -86,9 +86,7 @@ def _choose_as_trained(divided: Dataset, part: str) -> EvaluationPart:
     if part == "train":
         return EvaluationPart(divided.part("train"), "train", (_FLATTERED,))
     if not divided.has_validation:
-        raise VitrailError(
-            f"the model was trained on all of {shown(divided.table or divided.root)}: give it other images"
-        )
+        raise VitrailError(f"the model was trained on all of {shown(divided.address)}: give it other images")
     left = counted(len(divided.part("train")), "image")
     return EvaluationPart(divided.part("val"), "val", (f"left out {left} the model was trained on",))
 
@@ -105,6 +103,4 @@ def _with_warning(part: EvaluationPart, training: TrainingRecord) -> EvaluationP
 
 def _no_part(dataset: Dataset, part: str, splits: Sequence[str]) -> VitrailError:
     what = f"it has {' and '.join(splits)}" if splits else "it is not divided into parts"
-    return VitrailError(
-        f"{shown(dataset.table or dataset.root)} has no {part} part, {what}: choose another, or --part all"
-    )
+    return VitrailError(f"{shown(dataset.address)} has no {part} part, {what}: choose another, or --part all")

@@ -75,7 +75,7 @@ class CheckReport:
         """The report as `vitrail check --json` prints it."""
         dataset = self.dataset
         return {
-            "data": shown(dataset.table or dataset.root),
+            "data": shown(dataset.address),
             "description": self.description,
             "layout": dataset.layout,
             "task": dataset.task,

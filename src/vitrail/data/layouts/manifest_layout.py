@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from vitrail.data.loading.window_sampler import POOL
 from vitrail.data.manifest.manifest_file import Manifest, open_manifest
 from vitrail.data.manifest.manifest_items import item_of
 from vitrail.data.manifest.manifest_row import ManifestRow
+from vitrail.data.manifest.parquet_cells import keep_row_groups
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
 from vitrail.findings import Example, Finding
@@ -23,6 +25,8 @@ def from_manifest(path: str | Path, task: str | None = None) -> Dataset:
     check_manifest(manifest, task)
     left_out = LeftOut()
     rows = [row for shard in manifest.shards for row in manifest.rows(shard) if left_out.takes(row)]
+    if any(row.column is not None for row in rows):
+        keep_row_groups(2 * POOL)
     names = [nfc(row.label or "") for row in rows]
     labels = tuple(sorted(set(names), key=natural))
     number = {name: index for index, name in enumerate(labels)}
@@ -57,7 +61,7 @@ def manifest_dataset(
         labels=labels,
         items=items,
         findings=tuple(findings),
-        table=Path(manifest.path),
+        manifest=manifest.path,
     )
 
 

@@ -54,7 +54,7 @@ def read_dataset(
         dataset = _read(data, layout, task, targets, dense or DenseOptions())
     for label in dataset.labels:
         if not label.isascii() and any("\ud800" <= letter <= "\udfff" for letter in label):
-            where = shown(dataset.table or dataset.root)
+            where = shown(dataset.address)
             raise VitrailError(f"{where}: the class name {shown(label)!r} is no text: rename it, in letters of UTF-8")
     return dataset
 

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from vitrail.data.checks.examine import Examined, common_depth, examine
 from vitrail.data.layouts.manifest_layout import NAMED, LeftOut
 from vitrail.data.loading.split import ENOUGH, number_of
+from vitrail.data.loading.window_sampler import POOL
 from vitrail.data.manifest.manifest_file import Manifest, Shard
 from vitrail.data.manifest.manifest_row import ManifestRow
+from vitrail.data.manifest.parquet_cells import keep_row_groups
 from vitrail.dataset import SPLITS
 from vitrail.images.decode import channels_of
 from vitrail.images.unreadable import UnreadableImage
@@ -97,6 +99,8 @@ def look_at_shard(manifest: Manifest, shard: Shard, seed: int, progress: Progres
         records["split"][place] = SPLITS.index(row.split) if row.split in SPLITS else NO_PART
         if survey.left_out.takes(row):
             records["target"][place] = labels.setdefault(nfc(row.label or ""), len(labels))
+    if records["together"].any():
+        keep_row_groups(2 * POOL)  # the threads are in several groups at once
     places = np.flatnonzero(records["target"] != NO_CLASS).tolist()
     images = in_threads(lambda place: examine(rows[place].image(manifest.root)), places, None, progress)
     for place, image in zip(places, images, strict=True):

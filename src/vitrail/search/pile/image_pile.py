@@ -59,7 +59,7 @@ def pile_of(dataset: Dataset) -> Pile:
     paths = [item.path for item in dataset.items]
     targets = [item.target for item in dataset.items]
     if not paths:
-        raise VitrailError(f"{shown(dataset.table or dataset.root)} holds no images")
+        raise VitrailError(f"{shown(dataset.address)} holds no images")
     if not all(isinstance(target, int) for target in targets):
         return Pile(dataset.root, paths)
     return Pile(dataset.root, paths, np.array(targets, np.int64), dataset.labels)

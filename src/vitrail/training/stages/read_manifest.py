@@ -168,7 +168,7 @@ def findings_of(
         findings.append(Finding("broken", "error", title, advice, broken, examples))
     findings += task_data(dataset.task).check(dataset, ExaminedItems((), (), automatic))
     title = "copies, odd sizes and mixed types were not looked for, as these are many images"
-    advice = f"vitrail check {shown(dataset.table or dataset.root)} --out DIR tells them"
+    advice = f"vitrail check {shown(dataset.address)} --out DIR tells them"
     return by_weight([*findings, Finding("not-checked", "note", title, advice, len(records))])
 
 
