@@ -43,6 +43,7 @@ class HeldOutImages:
         room = int(IN_MEMORY // (pixels * processor.preprocessing.channels))
         self.room = 0 if processor.windows else room  # what goes through windows has whatever size it has
         self._cache: dict[int, ModelInput] = {}
+        self._kept: frozenset[int] = frozenset()
         self._signatures: dict[int, Signature] = {}
         self.batch_size = max(1, min(BATCH, PIXELS // pixels))
 
@@ -53,9 +54,16 @@ class HeldOutImages:
         """The images with these indices; a file that can no longer be read ends the run with a sentence."""
         missing = [index for index in indices if index not in self._cache]
         images = dict(zip(missing, in_threads(self._read, missing, self.workers), strict=True))
-        if len(self) <= self.room or len(self._cache) + len(images) <= self.room:
-            self._cache |= images  # of too many, those that are taken first: evaluations on the way take the same again
+        if len(self) <= self.room:
+            self._cache |= images
+        elif self._kept:
+            self._cache |= {index: image for index, image in images.items() if index in self._kept}
         return [self._cache[index] if index in self._cache else images[index] for index in indices]
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Cache these from now on where not all fit: an evaluation on the way takes the same again and again, and the
+        fewer images of a Parquet file are wanted, the more is read for each."""
+        self._kept = frozenset(indices if len(indices) <= self.room else ())
 
     def look(self) -> dict[int, UnreadableImage]:
         """Decode everything once, caching what fits: broken files are known before a long run begins."""

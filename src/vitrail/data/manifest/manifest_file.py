@@ -69,7 +69,7 @@ class Manifest:
         return self._read(shard)[0]
 
     def table(self, shard: Shard) -> Any:
-        """The same as pyarrow's table, which takes a tenth of the memory; `row_of` makes a row of it."""
+        """The same as pyarrow's table, which takes less memory; `row_of` makes a row of it."""
         return self._read(shard)[1]
 
     def row_of(self, shard: Shard, table: Any, place: int) -> ManifestRow:

@@ -251,8 +251,9 @@ def quick_metrics(
 
     precision: None is the one that is trained in: a score that picks the best weights need not be slower than steps.
     """
-    precision = precision or images.settings.train.precision or "auto"
-    outputs, targets, loss = held_out_outputs(images, network, "val", processes, images.validation_indices, precision)
+    precision, indices = precision or images.settings.train.precision or "auto", images.validation_indices
+    images.held_out["val"].keep(indices)
+    outputs, targets, loss = held_out_outputs(images, network, "val", processes, indices, precision)
     metrics = images.task.quick_metrics(outputs, targets)
     return metrics if loss is None else {"loss": loss, **metrics}
 
