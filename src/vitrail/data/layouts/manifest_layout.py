@@ -13,8 +13,8 @@ from vitrail.data.manifest.parquet_cells import keep_row_groups
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
 from vitrail.findings import Example, Finding
-from vitrail.tasks.registry import tasks_of_layout
-from vitrail.text import counted, joined, natural, nfc, shown
+from vitrail.tasks.registry import DEFAULT_TASK
+from vitrail.text import counted, natural, nfc, shown
 
 NAMED = 1000  # rows that a finding names
 
@@ -37,10 +37,9 @@ def from_manifest(path: str | Path, task: str | None = None) -> Dataset:
 def check_manifest(manifest: Manifest, task: str | None) -> None:
     """Whether its files are to be seen, and whether its labels are what the task learns from."""
     manifest.check_root()
-    suited = [data.name for data in tasks_of_layout("folders")]
-    if task is not None and task not in suited:
+    if task not in (None, DEFAULT_TASK):
         raise VitrailError(
-            f"{shown(manifest.path)} is a manifest, which has one label for each image: that teaches {joined(suited)}; "
+            f"{shown(manifest.path)} is a manifest, which has one label for each image: that teaches {DEFAULT_TASK}; "
             f"for {task} give the folder or table itself"
         )
 
@@ -57,7 +56,7 @@ def manifest_dataset(
     return Dataset(
         root=Path(manifest.root),
         layout="manifest",
-        task=tasks_of_layout("folders")[0].name,
+        task=DEFAULT_TASK,
         labels=labels,
         items=items,
         findings=tuple(findings),

@@ -76,7 +76,7 @@ def training_data_of(run: Run, manifest: Manifest, survey: Survey) -> TrainingDa
     given = np.where(records["split"] == NO_PART, 0, records["split"])  # what has no part counts as train
     whole = manifest_dataset(manifest, labels, in_parts(manifest, records, given, labelled), ())
     if not survey.sizes:
-        raise VitrailError(f"{shown(manifest.path)}: none of {counted(manifest.images, 'image')} can be read")
+        raise VitrailError(f"{shown(manifest.path)}: none of the {counted(int(labelled.sum()), 'image')} can be read")
     channels = int(records["channels"][records["channels"] > 0].min())
     odd = other_channels(records, channels)
     records["broken"] |= odd
