@@ -144,7 +144,7 @@ def held_out(records: Records, fraction: float) -> NDArray[np.bool_]:
 
     out: NDArray[np.bool_] = numbers < fraction
     none = np.flatnonzero((every >= ENOUGH) & (np.bincount(targets[out], minlength=len(every)) == 0))
-    smallest = [units[0] for units in map(of_class, none) if len(units) >= ENOUGH]
+    smallest = [units[0] for units in map(of_class, none.tolist()) if len(units) >= ENOUGH]
     out |= np.isin(numbers, smallest)
     full = np.flatnonzero((every > 0) & (np.bincount(targets[out], minlength=len(every)) == every))
-    return out & ~np.isin(numbers, [of_class(number)[-1] for number in full])
+    return out & ~np.isin(numbers, [of_class(number)[-1] for number in full.tolist()])
