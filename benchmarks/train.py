@@ -6,6 +6,7 @@
     python benchmarks/train.py throughput                         whole pipelines, images a second, three side by side
     python benchmarks/train.py floor --kind cifar10               how fast a step could be at best, beside the peers
     python benchmarks/train.py loader                             feeding alone
+    python benchmarks/train.py manifest                           feeding from manifests, beside the folder
 
 Nothing else should run meanwhile. Data and runs go to --work; every measurement writes its section of
 benchmarks/results/train.md.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 
-from training import accuracy, datasets, floor, loader, peer, throughput
+from training import accuracy, datasets, floor, loader, manifest_loader, peer, throughput
 from training.places import add_shared
 
 COMMANDS = {
@@ -25,6 +26,7 @@ COMMANDS = {
     "throughput": throughput,
     "floor": floor,
     "loader": loader,
+    "manifest": manifest_loader,
 }
 
 

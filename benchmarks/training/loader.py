@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
         begun = time.perf_counter()
         cache = open_cache(paths, Shape(STORED, STORED, 3), mode, gigabytes=8, workers=2)
         filled = time.perf_counter() - begun
-        rows.append((f"feeding, cache {mode}", fed(cache, len(paths), arguments.seconds), f"{filled:.1f} s"))
+        speed = fed(cache, Sampler(len(paths), BATCH, 0), arguments.seconds)
+        rows.append((f"feeding, cache {mode}", speed, f"{filled:.1f} s"))
     consumed = trained(arguments.seconds)
     rows.append(("training S/16, float32, no feeding", consumed, ""))
     lines = [
@@ -49,12 +50,12 @@ def run(arguments: argparse.Namespace) -> None:
     write_section(arguments.results, "Feeding at 224 px against what S/16 consumes", lines)
 
 
-def fed(cache: object, count: int, seconds: float) -> float:
-    """Batches as fast as they come, ready for the model."""
+def fed(cache: object, sampler: Sampler, seconds: float) -> float:
+    """Images a second: batches as fast as they come, ready for the model."""
     loader = Loader(
         cache=cache,  # type: ignore[arg-type]
-        targets=WholeImageTargets(torch.zeros(count)),
-        sampler=Sampler(count, BATCH, 0),
+        targets=WholeImageTargets(torch.zeros(sampler.count)),
+        sampler=sampler,
         preprocessing=Preprocessing(size=(SIZE, SIZE)),
         augmentation=Augmentation(),
     )

@@ -31,6 +31,8 @@ _PASSING = {
     errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNRESET, errno.ECONNREFUSED,
 }  # fmt: skip
 
+_VERSION = ("size", "ETag", "etag", "LastModified", "mtime", "updated", "created")  # each store names its own
+
 T = TypeVar("T")
 
 
@@ -122,6 +124,20 @@ def size_of(path: str | Path) -> int | None:
         return ask_store(path, lambda: fs.info(inner)["size"])
     except Missing:
         return None
+
+
+def version_of(path: str | Path) -> str:
+    """Another one when a file is written anew, by its size and time, or by what the store says instead; "gone" where
+    there is none."""
+    try:
+        if not is_url(path):
+            stat = ask_store(path, lambda: os.stat(local(path)))
+            return f"{stat.st_size} {stat.st_mtime_ns}"
+        fs, inner = filesystem(str(path))
+        info = ask_store(path, lambda: fs.info(inner))
+        return " ".join(str(info.get(fact)) for fact in _VERSION)
+    except Missing:
+        return "gone"
 
 
 def is_folder(path: str | Path) -> bool:

@@ -43,6 +43,22 @@ def test_without_room_nothing_is_kept(pictures, monkeypatch):
     np.testing.assert_array_equal(len(kept), 4)
 
 
+def test_where_not_all_fit_those_of_the_evaluations_on_the_way_are_kept(pictures, monkeypatch):
+    paths = sorted(pictures.rglob("*.png"))[:4]
+    monkeypatch.setattr("vitrail.training.validate.IN_MEMORY", 3 * 8 * 8 * 2)  # two images
+    images = HeldOutImages(paths, ImageProcessor(Preprocessing(size=(8, 8))), 1)
+    images.keep([0, 1, 2])
+    images.take([0, 1, 2])
+    assert not images._cache
+    images.keep([1, 3])
+    assert not images.look()
+    first = images.take([0, 1, 3])
+    assert set(images._cache) == {1, 3}
+    for path in (paths[1], paths[3]):
+        path.unlink()
+    np.testing.assert_array_equal(images.take([3, 1])[1].pixels, first[1].pixels)
+
+
 @pytest.mark.parametrize("resize", ["pad", "squash", "window"])
 def test_dense_images_are_read_as_predict_reads_them(tmp_path, resize):
     """Also a large JPEG, which other tasks decode at a fraction of its size."""

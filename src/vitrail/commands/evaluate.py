@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from vitrail.commands.shared_options import DATA, MODEL, LayoutOptions
+from vitrail.commands.shared_options import DATA_OR_MANIFEST, MODEL, LayoutOptions
 from vitrail.commands.shell import Argument
 from vitrail.errors import VitrailError
 from vitrail.inference.running_options import RunningOptions
@@ -54,7 +54,7 @@ def evaluate(
         raise VitrailError(f"the model's task is {learned}, not {options['task']}: give data for {learned}")
     dataset = data if isinstance(data, Dataset) else dataset_for(engine, data, options["layout"], options["dense"])
     if not isinstance(model, Engine) and (options["engine"] != engine.backend.name or options["merge_tokens"] != 0):
-        pictures = options["calibration"] or [item.path for item in dataset.items]
+        pictures = options["calibration"] or [item.source for item in dataset.items]
         engine.use(options["engine"], precision, pictures, options["device"], options["merge_tokens"])
     predictor = Predictor(engine, workers=options["workers"])
     result = evaluate_dataset(predictor, dataset, part=options["part"], bootstrap=options["bootstrap"])
@@ -64,7 +64,7 @@ def evaluate(
 @takes_options(EvaluateOptions)
 def run_evaluate(
     model: Annotated[str, Argument(MODEL, "MODEL")],
-    data: Annotated[str, Argument(DATA, "DATA")],
+    data: Annotated[str, Argument(DATA_OR_MANIFEST, "DATA")],
     json: Annotated[bool, Option("print JSON")] = False,
     ignore: Annotated[
         int | None,

@@ -11,6 +11,7 @@ from vitrail.options import Option
 from vitrail.tasks.registry import task_names
 
 DATA = "a folder, a CSV or Parquet table, or a COCO file"  # help texts of arguments
+DATA_OR_MANIFEST = "a folder, a manifest, a CSV or Parquet table, or a COCO file"
 MODEL = "a model file or folder, a published name such as vit-s-in1k, or a hub id"
 MODEL_OR_PRESET = "a model file or folder, a preset such as S/16, a published name such as dinov2-s, or a hub id"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from vitrail.commands.run_options import RUN_SETTINGS, RunOptions, exit_code_of, is_main, settings_of
-from vitrail.commands.shared_options import DATA, DataOptions
+from vitrail.commands.shared_options import DATA_OR_MANIFEST, DataOptions
 from vitrail.commands.shell import Argument
 from vitrail.options import Option, takes_options
 from vitrail.terminal import print_text
@@ -80,7 +80,7 @@ def _train_and_report(data: str | Path, out: str | Path, options: TrainOptions, 
 
 @takes_options(TrainOptions)
 def run_train(
-    data: Annotated[str, Argument(DATA, "DATA")],
+    data: Annotated[str, Argument(DATA_OR_MANIFEST, "DATA")],
     out: Annotated[str, Option("the folder that the run is written to", metavar="RUN")],
     **options: Unpack[TrainOptions],
 ) -> int:

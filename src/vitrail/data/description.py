@@ -8,12 +8,19 @@ from vitrail.findings import Finding
 from vitrail.tasks.registry import task_data
 from vitrail.text import joined, shown
 
-TITLES = {"folders": "folders", "split-folders": "folders by part", "coco": "COCO", "voc": "Pascal VOC", "yolo": "YOLO"}
+TITLES = {
+    "folders": "folders",
+    "split-folders": "folders by part",
+    "coco": "COCO",
+    "voc": "Pascal VOC",
+    "yolo": "YOLO",
+    "manifest": "manifest",
+}
 
 
 def describe(dataset: Dataset, fraction: float | None = None) -> str:
     """The one line that says what was read and how it was taken."""
-    parts = any(item.split for item in dataset.items)
+    parts = dataset.is_divided
     text = f"{task_data(dataset.task).describe(dataset)} ({_layout_title(dataset, parts)})"
     if parts:
         text += ": " + ", ".join(f"{split} {n:,}" for split in SPLITS if (n := len(dataset.part(split))))
@@ -35,7 +42,7 @@ def obstacles(dataset: Dataset) -> list[Finding]:
 def trainable(dataset: Dataset) -> Dataset:
     """The dataset itself, or the one sentence that says why nothing can be learnt from it."""
     for finding in obstacles(dataset):
-        raise VitrailError(f"{shown(dataset.table or dataset.root)}: {finding.title}; {finding.advice}")
+        raise VitrailError(f"{shown(dataset.address)}: {finding.title}; {finding.advice}")
     return dataset
 
 

@@ -23,6 +23,7 @@ from vitrail.images.channels import from_array, from_pillow
 from vitrail.images.decode_limits import decode_limits
 from vitrail.images.header_checks import check_file, check_size
 from vitrail.images.sniffing import ends_early, filled_up, what_it_is
+from vitrail.images.stored_image import StoredImage
 from vitrail.images.unreadable import UnreadableImage as UnreadableImage  # who reads images catches it
 from vitrail.images.unreadable import as_sentences
 
@@ -88,8 +89,18 @@ def kind_of(facts: ImageFacts) -> str:
     return {"1": "black and white", "L": "grey"}.get(facts.mode, "colour")
 
 
+def channels_of(mode: str) -> int:
+    """'uint16 x 5' has 5; Pillow's own modes count as colour."""
+    _, cross, count = mode.rpartition(" x ")
+    return int(count) if cross and count.isdigit() else 3
+
+
 def read_image(
-    source: str | Path | bytes, channels: int = 3, *, target: tuple[int, int] | None = None, bits: int | None = None
+    source: str | Path | bytes | StoredImage,
+    channels: int = 3,
+    *,
+    target: tuple[int, int] | None = None,
+    bits: int | None = None,
 ) -> NDArray[np.uint8]:
     """The image as uint8 (H, W, channels), upright, transparency laid over white (kept when `channels` is 4).
 
@@ -168,14 +179,18 @@ def _what_else_it_is(data: bytes) -> tuple[str, str]:
     return what_it_is(data, known_formats())
 
 
-def _bytes_of(source: str | Path | bytes) -> tuple[bytes, str]:
+def _bytes_of(source: str | Path | bytes | StoredImage) -> tuple[bytes, str]:
     if isinstance(source, bytes):
         return source, "the image"
+    if isinstance(source, StoredImage):
+        return source.read(), source.name
     return read_file(Path(source)), str(source)
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path | StoredImage) -> bytes:
     """The bytes of a file; UnreadableImage where it is missing, empty or a folder."""
+    if isinstance(path, StoredImage):
+        return path.read()
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -21,6 +21,11 @@ class StoredImage(ABC):
     def fetch(self) -> bytes:
         """Its bytes; Missing, UnreadableImage or Unavailable otherwise."""
 
+    @property
+    def holder(self) -> str:
+        """The address of the file that it lies in; "" where it lies in none."""
+        return ""
+
     def read(self) -> bytes:
         """Its bytes, in whatever thread decodes it, or UnreadableImage. `Unavailable` goes through: it is not the
         image's fault, and a row that says so would stay."""

@@ -20,6 +20,7 @@ from vitrail.inference.evaluation_part import EvaluationPart, choose_part
 from vitrail.inference.image_processor import ModelInput, clipped_note
 from vitrail.inference.label_matching import renumbered, targets_for
 from vitrail.inference.predictor import Predictor
+from vitrail.inference.read_source import name_of
 from vitrail.progress import ProgressBar
 from vitrail.tasks.dense_options import DenseOptions
 from vitrail.tasks.dense_task import DenseTask
@@ -65,7 +66,7 @@ def evaluate_dataset(
         miss["image"] = str(subset.items[rows.indices[miss["index"]]].path)
     findings = [finding.title for finding in dataset.findings if finding.severity in ("error", "warning")]
     return result | {
-        "data": shown(dataset.table or dataset.root),
+        "data": shown(dataset.address),
         "part": subset.part,
         "engine": predictor.engine.backend.name,
         "precision": predictor.engine.backend.precision,
@@ -86,7 +87,8 @@ def dataset_for(
     task, path = engine.task, Path(data)
     if task.labels_are_columns and (path.is_file() or (path.is_dir() and (layout or recognise(path)) == "table")):
         return read_dataset(path, layout=layout, task=task.name, targets=task.labels)
-    return read_dataset(path, layout=layout, task=task.name, dense=dense or _as_in_training(engine.checkpoint))
+    dense = dense or _as_in_training(engine.checkpoint)
+    return read_dataset(data, layout=layout, task=task.name, dense=dense, manifests=True)
 
 
 def _as_in_training(checkpoint: Checkpoint) -> DenseOptions:
@@ -157,8 +159,8 @@ def _run_images(
     vectors: list[Tensor] = []  # of the images that could be read so far, and of some more of the same batch
     read: list[int] = []
     with ProgressBar("measuring", len(items)) as bar:
-        paths = (item.path for item in items)
-        for index, (source, output) in enumerate(predictor.outputs(paths, seen.look, pooled=vectors)):
+        sources = (item.source for item in items)
+        for index, (source, output) in enumerate(predictor.outputs(sources, seen.look, pooled=vectors)):
             try:
                 if isinstance(output, UnreadableImage):
                     raise output
@@ -166,7 +168,7 @@ def _run_images(
                 outputs.append(output if reduce is None else reduce(index, output))
                 indices.append(index)
             except UnreadableImage as error:  # the image, or the mask that says what is true
-                unreadable.append({"image": str(source), "error": str(error)})
+                unreadable.append({"image": name_of(source), "error": str(error)})
             bar.step()
     if not outputs:
         why = unreadable[0]["error"].removeprefix(unreadable[0]["image"]).strip()  # a part has at least one image

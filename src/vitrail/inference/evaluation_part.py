@@ -18,7 +18,7 @@ PARTS = ("auto", "train", "val", "test", "all")
 class EvaluationPart:
     """The images that a model is measured on."""
 
-    items: tuple[Item, ...]
+    items: Sequence[Item]
     part: str  # train, val, test or all
     notes: tuple[str, ...] = ()
 
@@ -71,7 +71,7 @@ def _choose_without_validation(
     dataset: Dataset, part: str, splits: Sequence[str], training: TrainingRecord
 ) -> EvaluationPart:
     """auto, train or val of data that has no validation part of its own, or all of any data."""
-    digests = digest_files([item.path for item in dataset.items]) if training.sample else []
+    digests = digest_files([item.source for item in dataset.items]) if training.sample else []
     overlap = training.contains_any(digests)
     if overlap and part != "all" and training.holdout is not None:
         return _choose_as_trained(hold_out(dataset, training.holdout, training.seed, digests), part)
@@ -86,9 +86,7 @@ def _choose_as_trained(divided: Dataset, part: str) -> EvaluationPart:
     if part == "train":
         return EvaluationPart(divided.part("train"), "train", (_FLATTERED,))
     if not divided.has_validation:
-        raise VitrailError(
-            f"the model was trained on all of {shown(divided.table or divided.root)}: give it other images"
-        )
+        raise VitrailError(f"the model was trained on all of {shown(divided.address)}: give it other images")
     left = counted(len(divided.part("train")), "image")
     return EvaluationPart(divided.part("val"), "val", (f"left out {left} the model was trained on",))
 
@@ -98,13 +96,11 @@ _FLATTERED = "the model was trained on some of these images: the score is flatte
 
 def _with_warning(part: EvaluationPart, training: TrainingRecord) -> EvaluationPart:
     """The same, with a word of warning where the model has seen some of it."""
-    if training.sample and training.contains_any(digest_files([item.path for item in part.items])):
+    if training.sample and training.contains_any(digest_files([item.source for item in part.items])):
         return EvaluationPart(part.items, part.part, (*part.notes, _FLATTERED))
     return part
 
 
 def _no_part(dataset: Dataset, part: str, splits: Sequence[str]) -> VitrailError:
     what = f"it has {' and '.join(splits)}" if splits else "it is not divided into parts"
-    return VitrailError(
-        f"{shown(dataset.table or dataset.root)} has no {part} part, {what}: choose another, or --part all"
-    )
+    return VitrailError(f"{shown(dataset.address)} has no {part} part, {what}: choose another, or --part all")

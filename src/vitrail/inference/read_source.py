@@ -66,10 +66,8 @@ def read_picture(
     """uint8 (H, W, C), upright, at its own size, or for a JPEG at a smaller one that still covers the target.
 
     bits: in use of an image with more than 8; None: its own range decides."""
-    if isinstance(source, str | Path):
+    if isinstance(source, str | Path | StoredImage):
         return read_image(source, channels, target=target, bits=bits)
-    if isinstance(source, StoredImage):
-        return _from_bytes(source.read(), channels, source.name, target, bits)
     if isinstance(source, bytes):
         return _from_bytes(source, channels, name, target, bits)
     if isinstance(source, Image.Image):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vitrail.data.checks.check_dataset import CheckReport, check_dataset
 from vitrail.data.layouts.layout_names import FOLDERS
-from vitrail.data.layouts.recognise import read_dataset, recognise
+from vitrail.data.layouts.recognise import read_dataset, recognise, refuse_manifest
 from vitrail.dataset import Dataset, Item, split_name
 from vitrail.errors import VitrailError
 from vitrail.findings import Finding
@@ -59,7 +59,7 @@ def prepare_pile(run: Run) -> PileData:
     counter = run.progress.counter("looking at images")
     report = check_dataset(dataset, fast=True, fraction=holdout, seed=seed, progress=counter)
     report = replace(report, description=describe(dataset, holdout), findings=_of_files(report))
-    say_findings(report, dataset, run.progress)
+    say_findings(report.description, report.findings, dataset.root, run.progress)
     readable = tuple(item for item in report.dataset.items if item.path not in report.broken)
     known = training_data(report, enough(report.dataset.replace(items=readable)), holdout)
     return PileData(**{name: getattr(known, name) for name in TrainingData.__dataclass_fields__})
@@ -67,6 +67,7 @@ def prepare_pile(run: Run) -> PileData:
 
 def pile_dataset(path: Path, settings: Data) -> Dataset:
     """The images of DATA with their classes, or with the one that stands for none; without those of a test part."""
+    refuse_manifest(path)
     if settings.layout is None and path.is_dir() and not has_labels(path):
         return without_labels(path, images_below(path))
     dataset = read_dataset(path, layout=settings.layout, task=settings.task)

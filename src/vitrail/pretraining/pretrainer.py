@@ -163,7 +163,7 @@ def build_pretrainer(
     items = images.data.train
     order = permutation(train.seed, 0, len(items))[: BANK * QUICK_IMAGES].tolist()
     held_out = images.held_out["val"]
-    bank = HeldOutImages([items[index].path for index in order], held_out.processor, held_out.workers)
+    bank = HeldOutImages([items[index].source for index in order], held_out.processor, held_out.workers)
     fixed = images.sample("val", PICTURES)
     pixels = [picture.pixels for picture in held_out.take(fixed)]
     return Pretrainer(

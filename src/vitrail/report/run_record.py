@@ -51,6 +51,7 @@ def record(finished: Finished) -> RunRecord:
         part=finished.part,
         results=finished.results,
         files=[item.path for item in finished.items],
+        stored=[item.stored for item in finished.items],
         root=finished.root,
         history=finished.folder.history(),
         findings=finished.findings,
@@ -77,5 +78,5 @@ def _worst_seen(finished: Finished) -> list[tuple[Tensor, Tensor]]:
         return []
     items = [finished.items[row["index"]] for row in finished.results["worst"]]
     targets = task.targets(items, (1, 1), 0.0, finished.settings.data.workers)
-    outputs = Predictor(finished.checkpoint).outputs(item.path for item in items)
+    outputs = Predictor(finished.checkpoint).outputs(item.source for item in items)
     return [(output, targets.own(index)) for index, (_, output) in enumerate(outputs) if isinstance(output, Tensor)]

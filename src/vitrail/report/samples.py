@@ -22,7 +22,7 @@ def write_samples(items: Sequence[Item], labels: Sequence[str], folder: Path, bi
     folder.mkdir(exist_ok=True)
     for number, item in enumerate(spread(items), start=1):
         try:
-            image = Image.fromarray(read_image(item.path, 3, bits=bits))
+            image = Image.fromarray(read_image(item.source, 3, bits=bits))
         except UnreadableImage:
             continue
         image.thumbnail((SIDE, SIDE))

@@ -68,12 +68,12 @@ def check_probeable(dataset: Dataset) -> None:
     task = task_class(dataset.task)
     if task.one_class_each and len(dataset.labels) < 2:
         raise VitrailError(
-            f"{shown(dataset.table or dataset.root)} has one class, {', '.join(map(shown, dataset.labels))}: "
+            f"{shown(dataset.address)} has one class, {', '.join(map(shown, dataset.labels))}: "
             "features are measured by how they tell classes apart, so give at least two"
         )
     if task.dense:
         raise VitrailError(
-            f"{shown(dataset.table or dataset.root)} is for {task.title}: one vector an image says nothing about "
+            f"{shown(dataset.address)} is for {task.title}: one vector an image says nothing about "
             "places in it; give data with a class, labels or numbers for each image"
         )
 
@@ -88,7 +88,7 @@ def probe_dataset(
     data = LabelledVectors.of(vectors, [dataset.items[place] for place in places], dataset)
     findings = [finding.title for finding in dataset.findings if finding.severity in ("error", "warning")]
     return probe_vectors(data, k, bootstrap) | {
-        "data": shown(dataset.table or dataset.root),
+        "data": shown(dataset.address),
         "width": vectors.shape[1],
         "engine": embedder.engine.backend.name,
         "precision": embedder.engine.backend.precision,

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.images.stored_image import StoredImage
+
 if TYPE_CHECKING:  # the page of `vitrail check` does not wait for torch
     from torch import Tensor
 
@@ -23,6 +25,11 @@ class MeasuredImages:
     root: Path  # file names are shown relative to it
     # Of a dense task: for each of results["worst"] the decoded answer and the truth, in the image's own pixels.
     worst: Sequence[tuple[Tensor, Tensor]] = ()
+    stored: Sequence[StoredImage | None] = ()  # of each image where it lies, if it is no file; empty: all are files
+
+    def source(self, index: int) -> Path | StoredImage:
+        """What the picture is read from."""
+        return (self.stored[index] if self.stored else None) or self.files[index]
 
 
 @dataclass(frozen=True)

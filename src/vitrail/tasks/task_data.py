@@ -36,7 +36,7 @@ class TargetLook:
 class ExaminedItems:
     """What a check knows of the items of a dataset, in their order."""
 
-    facts: Sequence[ImageFacts | None]  # of the images; None where one cannot be read
+    facts: Sequence[ImageFacts | None]  # of the images; None where one cannot be read. Empty: there are too many
     looks: Sequence[TargetLook | None]  # of the targets; empty after a fast check
     automatic_split: bool  # whether the split was made by us, not by the user
 

@@ -56,6 +56,12 @@ class Data(Section):
         choices=("memory", "disk", "off"),
     )
     cache_gigabytes: float = setting(4.0, "without a cache set: keep at most this much in memory", low=0.0)
+    manifest_items: int = setting(
+        100_000,
+        "images of a manifest, up to which each is kept in memory by its address and checked as in a folder; of more, "
+        "each is a few numbers, and is drawn by windows of shards",
+        low=0,
+    )
     calibration_images: int = setting(
         300,
         "training pictures, at the model's size, that travel with the run in calibration.zip: int8 is calibrated on "

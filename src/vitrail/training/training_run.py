@@ -22,6 +22,7 @@ from vitrail.training.stages.keep_calibration import keep_calibration
 from vitrail.training.stages.make_plan import make_plan
 from vitrail.training.stages.probe_head import probe_head
 from vitrail.training.stages.read_data import make_task, read_data
+from vitrail.training.stages.read_manifest import read_large_manifest
 from vitrail.training.stages.read_unlabelled import add_unlabelled
 from vitrail.training.train_step import Trainer
 
@@ -42,7 +43,7 @@ def train(
     keep_freed_memory()
     request = RunRequest(data=str(data), out=Path(out), settings=settings, resume=resume, shard=shard, command=command)
     with open_run(request) as run:
-        training_data = read_data(run)
+        training_data = read_large_manifest(run) or read_data(run)
         with readable_errors(run, run.settings):
             task = make_task(training_data, run.settings)
             teacher = find_teacher(run, task)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitrail.data.checks.perceptual_hash import Signature, signature_of
 from vitrail.data.loading.transforms import letterbox_of
 from vitrail.errors import VitrailError
+from vitrail.images.stored_image import StoredImage
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.engine import Engine
@@ -36,25 +37,33 @@ IN_MEMORY = 1e9  # bytes of decoded images that are cached
 class HeldOutImages:
     """The images of a validation or test part, decoded once where they fit into memory."""
 
-    def __init__(self, paths: Sequence[Path], processor: ImageProcessor, workers: int) -> None:
-        self.paths, self.processor, self.workers = paths, processor, max(1, workers)
+    def __init__(self, sources: Sequence[Path | StoredImage], processor: ImageProcessor, workers: int) -> None:
+        self.sources, self.processor, self.workers = sources, processor, max(1, workers)
         pixels = processor.preprocessing.size[0] * processor.preprocessing.size[1]
-        fits = len(paths) * pixels * processor.preprocessing.channels <= IN_MEMORY
-        self.cached = fits and not processor.windows  # what goes through windows has whatever size it has
+        room = int(IN_MEMORY // (pixels * processor.preprocessing.channels))
+        self.room = 0 if processor.windows else room  # what goes through windows has whatever size it has
         self._cache: dict[int, ModelInput] = {}
+        self._kept: frozenset[int] = frozenset()
         self._signatures: dict[int, Signature] = {}
         self.batch_size = max(1, min(BATCH, PIXELS // pixels))
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.sources)
 
     def take(self, indices: Sequence[int]) -> list[ModelInput]:
         """The images with these indices; a file that can no longer be read ends the run with a sentence."""
         missing = [index for index in indices if index not in self._cache]
         images = dict(zip(missing, in_threads(self._read, missing, self.workers), strict=True))
-        if self.cached:
+        if len(self) <= self.room:
             self._cache |= images
+        elif self._kept:
+            self._cache |= {index: image for index, image in images.items() if index in self._kept}
         return [self._cache[index] if index in self._cache else images[index] for index in indices]
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Cache these from now on where not all fit: an evaluation on the way takes the same again and again, and the
+        fewer images of a Parquet file are wanted, the more is read for each."""
+        self._kept = frozenset(indices if len(indices) <= self.room else ())
 
     def look(self) -> dict[int, UnreadableImage]:
         """Decode everything once, caching what fits: broken files are known before a long run begins."""
@@ -66,10 +75,10 @@ class HeldOutImages:
             except UnreadableImage as error:
                 broken[index] = error
             else:
-                if self.cached:
+                if len(self) <= self.room:
                     self._cache[index] = image
 
-        in_threads(read, range(len(self.paths)), self.workers)
+        in_threads(read, range(len(self)), self.workers)
         return dict(sorted(broken.items()))
 
     def signatures(self, indices: Sequence[int]) -> list[Signature]:
@@ -80,7 +89,7 @@ class HeldOutImages:
         return [self._signatures[index] for index in indices]
 
     def _decode(self, index: int) -> ModelInput:
-        image = self.processor.read(self.paths[index])
+        image = self.processor.read(self.sources[index])
         self._signatures[index] = signature_of(image.pixels)
         return image
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from PIL import Image
 
 from vitrail.images.decode import UnreadableImage, read_image
+from vitrail.images.stored_image import StoredImage
 
 SIDE = 192  # pixels of the longer side: sharp at half of it on a screen of double density
 
 
-def thumbnail(path: Path, side: int = SIDE) -> str | None:
+def thumbnail(path: Path | StoredImage, side: int = SIDE) -> str | None:
     """The image in small as a data URI, upright; None where it cannot be read."""
     try:
         image = Image.fromarray(read_image(path, 3, target=(side, side)))

@@ -75,7 +75,7 @@ class CheckReport:
         """The report as `vitrail check --json` prints it."""
         dataset = self.dataset
         return {
-            "data": shown(dataset.table or dataset.root),
+            "data": shown(dataset.address),
             "description": self.description,
             "layout": dataset.layout,
             "task": dataset.task,
@@ -119,7 +119,7 @@ def check_dataset(
     data_of_task = task_data(dataset.task)
 
     def look(item: Item) -> tuple[Examined, TargetLook | None]:
-        return examine(item.path, fast), None if fast else data_of_task.look(item)
+        return examine(item.source, fast), None if fast else data_of_task.look(item)
 
     pairs = in_threads(look, dataset.items, workers, progress)
     examined = [image for image, _ in pairs]

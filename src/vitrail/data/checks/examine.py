@@ -38,15 +38,13 @@ class Examined:
     flatness: Flatness = NOT_FLAT
 
 
-def examine(path: Path, fast: bool = False) -> Examined:
+def examine(source: Path | StoredImage, fast: bool = False) -> Examined:
     """A full look decodes every pixel. A fast one reads the header, and decodes only what seems to lack its end, and
-    what has more than 8 bits: only its values tell how many are in use."""
-    return _examined(path, lambda: read_file(path), fast)
+    what has more than 8 bits: only its values tell how many are in use.
 
-
-def examine_stored(image: StoredImage, fast: bool = False) -> Examined:
-    """The same of an image in a manifest, whose name stands for a path."""
-    return _examined(Path(image.name), image.read, fast)
+    The name of an image in a manifest stands for a path."""
+    path = Path(source.name) if isinstance(source, StoredImage) else source
+    return _examined(path, lambda: read_file(source), fast)
 
 
 def common_depth(examined: Sequence[Examined]) -> int | None:

@@ -10,12 +10,15 @@ from vitrail.data.layouts import table_file
 from vitrail.data.layouts.coco import find_coco, is_coco, read_coco
 from vitrail.data.layouts.folders import from_folders, from_split_folders
 from vitrail.data.layouts.layout_names import ANNOTATIONS, FOLDERS, layout_names
+from vitrail.data.layouts.manifest_layout import from_manifest
 from vitrail.data.layouts.table import from_table
 from vitrail.data.layouts.voc import find_voc, read_voc
 from vitrail.data.layouts.yolo import find_yolo, read_yolo
+from vitrail.data.manifest.manifest_file import is_manifest
 from vitrail.dataset import Dataset, split_name
 from vitrail.errors import VitrailError
 from vitrail.images.listing import is_image, scan, subfolders
+from vitrail.storage import is_url
 from vitrail.tasks.dense_options import DenseOptions
 from vitrail.tasks.registry import own_layouts, task_data, task_names, tasks_of_layout
 from vitrail.text import counted, listing, shown
@@ -30,27 +33,51 @@ def read_dataset(
     task: str | None = None,
     targets: Sequence[str] | None = None,
     dense: DenseOptions | None = None,
+    manifests: bool = False,
 ) -> Dataset:
     """The images of DATA with their targets: a folder, a CSV or Parquet file, or a COCO file.
 
     layout: folders (DATA/<class>/...), split-folders (DATA/{train,val,test}/<class>/...), table, coco, voc, yolo, or
     one that a task reads, such as masks; else recognised. task: by default what the layout and the columns say.
     targets: the columns of a table that hold the numbers to predict; by default all that are numbers.
-    dense: what is not found by itself about masks and boxes.
+    dense: what is not found by itself about masks and boxes. manifests: whether the caller reads images by
+    `Item.source`, so that a manifest will do as well.
     """
     _check_choice("layout", layout, layout_names())
     _check_choice("task", task, task_names())
-    dataset = _read(Path(data), layout, task, targets, dense or DenseOptions())
+    if not manifests:
+        refuse_manifest(data)
+    if is_manifest(data):
+        check_manifest_fits(data, layout, targets)
+        dataset = from_manifest(data, task)
+    else:
+        dataset = _read(data, layout, task, targets, dense or DenseOptions())
     for label in dataset.labels:
         if not label.isascii() and any("\ud800" <= letter <= "\udfff" for letter in label):
-            where = shown(dataset.table or dataset.root)
+            where = shown(dataset.address)
             raise VitrailError(f"{where}: the class name {shown(label)!r} is no text: rename it, in letters of UTF-8")
     return dataset
 
 
+def refuse_manifest(data: str | Path) -> None:
+    """For who reads images by their paths."""
+    if is_manifest(data):
+        raise VitrailError(f"{shown(data)} is a manifest, which this command does not take: give its folder")
+
+
+def check_manifest_fits(data: str | Path, layout: str | None, targets: Sequence[str] | str | None) -> None:
+    """Whether what was said of DATA goes with a manifest."""
+    if layout is not None or targets:
+        what = f"layout={layout!r} does" if layout is not None else "targets, columns of a table, do"
+        raise VitrailError(f"{shown(data)} is a manifest, which {what} not fit: leave that out")
+
+
 def _read(
-    path: Path, layout: str | None, task: str | None, targets: Sequence[str] | None, dense: DenseOptions
+    data: str | Path, layout: str | None, task: str | None, targets: Sequence[str] | None, dense: DenseOptions
 ) -> Dataset:
+    if is_url(data):
+        raise VitrailError(f"{shown(data)} is no manifest: vitrail manifest {shown(data)} --out M makes one of it")
+    path = Path(data)
     if path.is_file():
         return _from_file(path, layout, task, targets)
     if not path.is_dir():

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -21,10 +21,14 @@ from torch import Tensor
 from vitrail.data.loading.transforms import resize
 from vitrail.files import DAY, cache_folder, remove_unfinished, replacing
 from vitrail.images.decode import read_image
+from vitrail.images.stored_image import StoredImage
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.progress import Progress
+from vitrail.storage import version_of
 from vitrail.text import shown
 from vitrail.threads import in_threads
+
+Source: TypeAlias = Path | StoredImage
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Shape:
 
 
 class ImageCache(Protocol):
-    """Images by their index in the list of paths."""
+    """Images by their index in the list of sources."""
 
     broken: dict[int, UnreadableImage]  # the indices that hold no image
 
@@ -53,10 +57,10 @@ class ImageCache(Protocol):
         ...
 
 
-def read_squashed(path: Path, shape: Shape) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+def read_squashed(source: Source, shape: Shape) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """One image resized to the cached size, and its own height and width."""
     target = None if shape.exact else (shape.height, shape.width)
-    pixels = read_image(path, shape.channels, target=target, bits=shape.bits)
+    pixels = read_image(source, shape.channels, target=target, bits=shape.bits)
     size = pixels.shape[0], pixels.shape[1]  # a JPEG may be decoded at reduced scale: only the aspect is needed then
     return resize(pixels, (shape.height, shape.width), "bilinear"), size
 
@@ -64,21 +68,21 @@ def read_squashed(path: Path, shape: Shape) -> tuple[NDArray[np.uint8], tuple[in
 class NoCache:
     """Decodes images each time they are taken, so memory stays flat however many there are."""
 
-    def __init__(self, paths: Sequence[Path], shape: Shape, workers: int = 2) -> None:
-        self.paths, self.shape, self.workers = paths, shape, workers
+    def __init__(self, sources: Sequence[Source], shape: Shape, workers: int = 2) -> None:
+        self.sources, self.shape, self.workers = sources, shape, workers
         self.broken: dict[int, UnreadableImage] = {}
 
     def find_broken(self, progress: Progress | None = None) -> NoCache:
         """Decode every image once, so that broken ones are known before a long run begins."""
         _, self.broken = _read_sizes(
-            lambda index: read_squashed(self.paths[index], self.shape)[1], self.paths, self.workers, progress
+            lambda index: read_squashed(self.sources[index], self.shape)[1], self.sources, self.workers, progress
         )
         return self
 
     def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
         """uint8 (B, H, W, C) and the images' own sizes (B, 2), decoded now."""
-        paths = [self.paths[index] for index in indices]
-        images = in_threads(lambda path: read_squashed(path, self.shape), paths, max(1, self.workers))
+        sources = [self.sources[index] for index in indices.tolist()]
+        images = in_threads(lambda source: read_squashed(source, self.shape), sources, max(1, self.workers))
         return torch.from_numpy(np.stack([pixels for pixels, _ in images])), np.array([size for _, size in images])
 
 
@@ -114,7 +118,7 @@ class CacheSubset:
 
 
 def open_cache(
-    paths: Sequence[Path],
+    sources: Sequence[Source],
     shape: Shape,
     mode: str | None = None,
     gigabytes: float = 4.0,
@@ -123,28 +127,35 @@ def open_cache(
 ) -> ImageCache:
     """`mode` is memory, disk or off. None: in memory what fits into so many gigabytes, else on disk where it takes at
     most half of the free space, else off."""
-    needed = len(paths) * shape.bytes
-    if mode == "memory" or (mode is None and needed <= min(gigabytes * 1e9, physical_memory() / 4)):
-        return keep_in_memory(paths, shape, workers, progress)
+    needed = len(sources) * shape.bytes
+    if mode == "memory" or (mode is None and fits_in_memory(needed, gigabytes)):
+        return keep_in_memory(sources, shape, workers, progress)
     if mode == "disk" or (mode is None and needed <= _free_disk(cache_folder()) / 2):
-        return keep_in_file(paths, shape, cache_folder(), workers, progress)
-    return NoCache(paths, shape, workers).find_broken(progress)
+        return keep_in_file(sources, shape, cache_folder(), workers, progress)
+    return NoCache(sources, shape, workers).find_broken(progress)
 
 
-def keep_in_memory(paths: Sequence[Path], shape: Shape, workers: int, progress: Progress | None = None) -> ArrayCache:
+def fits_in_memory(needed: int, gigabytes: float) -> bool:
+    """Whether so many bytes may be kept, where so many gigabytes are allowed."""
+    return needed <= min(gigabytes * 1e9, physical_memory() / 4)
+
+
+def keep_in_memory(
+    sources: Sequence[Source], shape: Shape, workers: int, progress: Progress | None = None
+) -> ArrayCache:
     """Decode all images now, into one array in memory."""
-    pixels = np.empty((len(paths), shape.height, shape.width, shape.channels), dtype=np.uint8)
-    return ArrayCache(pixels, *_fill(pixels, paths, shape, workers, progress))
+    pixels = np.empty((len(sources), shape.height, shape.width, shape.channels), dtype=np.uint8)
+    return ArrayCache(pixels, *_fill(pixels, sources, shape, workers, progress))
 
 
 def keep_in_file(
-    paths: Sequence[Path], shape: Shape, folder: Path, workers: int, progress: Progress | None = None
+    sources: Sequence[Source], shape: Shape, folder: Path, workers: int, progress: Progress | None = None
 ) -> ArrayCache:
     """Mapped from a file that other runs on the same data share. Two runs that start at once each write it, and the
     last one's stays."""
-    target = folder / f"{_key(paths, shape)}.npy"
+    target = folder / f"{_key(sources, shape)}.npy"
     sizes = target.with_suffix(".sizes.npy")
-    dims = (len(paths), shape.height, shape.width, shape.channels)
+    dims = (len(sources), shape.height, shape.width, shape.channels)
     notes = []
     for file in (target, sizes):
         if file.exists() and not _is_whole(file, dims):
@@ -155,12 +166,12 @@ def keep_in_file(
         with replacing(target) as temporary:
             mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=dims)
             _reserve(temporary)
-            own, _ = _fill(mapped, paths, shape, workers, progress)
+            own, _ = _fill(mapped, sources, shape, workers, progress)
             mapped.flush()
         with replacing(sizes) as temporary, temporary.open("wb") as stream:
             np.save(stream, own)
     image_sizes = np.load(sizes)
-    broken = {index: _problem(paths[index], shape) for index in np.flatnonzero(image_sizes[:, 0] == 0).tolist()}
+    broken = {index: _problem(sources[index], shape) for index in np.flatnonzero(image_sizes[:, 0] == 0).tolist()}
     return ArrayCache(np.load(target, mmap_mode="r"), image_sizes, broken, notes)
 
 
@@ -188,17 +199,27 @@ def physical_memory() -> float:
         return float("inf")
 
 
-def _key(paths: Sequence[Path], shape: Shape) -> str:
+def _key(sources: Sequence[Source], shape: Shape) -> str:
     """A hash of the paths, sizes and times of the files: another one when any of them changes."""
     key = hashlib.sha256(repr(shape).encode())
-    for path in paths:
-        try:
-            stat = path.stat()
-            facts = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
-        except OSError:
-            facts = f"{path}\0gone\n"
+    holders: dict[str, str] = {}  # the files that hold many images are looked at once
+    for source in sources:
+        if isinstance(source, StoredImage):
+            if source.holder not in holders:
+                holders[source.holder] = version_of(source.holder)
+            facts = f"{source!r}\0{holders[source.holder]}\n"
+        else:
+            facts = _file_facts(source)
         key.update(facts.encode(errors="surrogateescape"))
     return key.hexdigest()[:32]
+
+
+def _file_facts(path: Path) -> str:
+    try:
+        stat = path.stat()
+        return f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
+    except OSError:
+        return f"{path}\0gone\n"
 
 
 def _reserve(file: Path) -> None:
@@ -208,26 +229,26 @@ def _reserve(file: Path) -> None:
             os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
 
 
-def _problem(path: Path, shape: Shape) -> UnreadableImage:
+def _problem(source: Source, shape: Shape) -> UnreadableImage:
     try:
-        read_squashed(path, shape)
+        read_squashed(source, shape)
     except UnreadableImage as error:
         return error
-    return UnreadableImage(str(path), "damaged", "could not be read when the cache was filled: save it anew")
+    return UnreadableImage(str(source), "damaged", "could not be read when the cache was filled: save it anew")
 
 
 def _fill(
-    pixels: NDArray[np.uint8], paths: Sequence[Path], shape: Shape, workers: int, progress: Progress | None
+    pixels: NDArray[np.uint8], sources: Sequence[Source], shape: Shape, workers: int, progress: Progress | None
 ) -> tuple[NDArray[np.int64], dict[int, UnreadableImage]]:
     def fill(index: int) -> tuple[int, int]:
-        pixels[index], size = read_squashed(paths[index], shape)
+        pixels[index], size = read_squashed(sources[index], shape)
         return size
 
-    return _read_sizes(fill, paths, workers, progress)
+    return _read_sizes(fill, sources, workers, progress)
 
 
 def _read_sizes(
-    read: Callable[[int], tuple[int, int]], paths: Sequence[Path], workers: int, progress: Progress | None
+    read: Callable[[int], tuple[int, int]], sources: Sequence[Source], workers: int, progress: Progress | None
 ) -> tuple[NDArray[np.int64], dict[int, UnreadableImage]]:
     """The size that `read` gives for each index, (count, 2), and the errors by index; a broken image has size 0."""
     broken: dict[int, UnreadableImage] = {}
@@ -239,5 +260,5 @@ def _read_sizes(
             broken[index] = error
             return 0, 0
 
-    sizes = in_threads(try_reading, range(len(paths)), max(1, workers), progress)
+    sizes = in_threads(try_reading, range(len(sources)), max(1, workers), progress)
     return np.array(sizes, dtype=np.int64).reshape(-1, 2), dict(sorted(broken.items()))

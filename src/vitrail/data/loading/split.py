@@ -21,10 +21,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
+from vitrail.images.stored_image import StoredImage
+from vitrail.images.unreadable import UnreadableImage
 from vitrail.progress import Progress
 from vitrail.text import nfc
 from vitrail.threads import in_threads
@@ -45,7 +48,7 @@ def hold_out(
         return dataset.replace(items=tuple(_placed(item, item.split or "train") for item in dataset.items))
     free = [index for index, item in enumerate(dataset.items) if item.split in (None, "train")]
     items = [dataset.items[index] for index in free]
-    content = digest_files([item.path for item in items]) if digests is None else [digests[index] for index in free]
+    content = digest_files([item.source for item in items]) if digests is None else [digests[index] for index in free]
     units, numbers = make_units(content, [item.group for item in items], seed)
     out = held_out_units(units, numbers, [item.classes() for item in items], fraction)
     sides = {index: "val" if unit in out else "train" for index, unit in zip(free, units, strict=True)}
@@ -99,9 +102,11 @@ def number_of(key: str, seed: int) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-def digest_files(paths: Sequence[Path], workers: int | None = None, progress: Progress | None = None) -> list[bytes]:
-    """The digest of each file's bytes. A file that cannot be read has that of its name: others report it."""
-    return in_threads(_digest_file, paths, workers, progress)
+def digest_files(
+    sources: Sequence[Path | StoredImage], workers: int | None = None, progress: Progress | None = None
+) -> list[bytes]:
+    """The digest of each image's bytes. One that cannot be read has that of its name: others report it."""
+    return in_threads(_digest_file, sources, workers, progress)
 
 
 def digest(data: bytes) -> bytes:
@@ -112,12 +117,12 @@ def digest(data: bytes) -> bytes:
 # ---- parts
 
 
-def _digest_file(path: Path) -> bytes:
+def _digest_file(source: Path | StoredImage) -> bytes:
     try:
-        return digest(path.read_bytes())
-    except OSError:
-        return digest(os.fsencode(path.name))
+        return digest(source.read() if isinstance(source, StoredImage) else source.read_bytes())
+    except (OSError, UnreadableImage):
+        return digest(os.fsencode(source.name))
 
 
 def _placed(item: Item, split: str) -> Item:
-    return item if item.split == split else Item(item.path, item.target, split, item.group)
+    return item if item.split == split else replace(item, split=split)

@@ -66,11 +66,23 @@ class Manifest:
 
     def rows(self, shard: Shard) -> list[ManifestRow]:
         """The rows of a shard, once it is certain that they are those that were written."""
+        return self._read(shard)[0]
+
+    def table(self, shard: Shard) -> Any:
+        """The same as pyarrow's table, which takes less memory; `row_of` makes a row of it."""
+        return self._read(shard)[1]
+
+    def row_of(self, shard: Shard, table: Any, place: int) -> ManifestRow:
+        """One row of a shard's table."""
+        return from_columns(table.slice(place, 1).to_pydict(), join(self.path, shard.file))[0]
+
+    def _read(self, shard: Shard) -> tuple[list[ManifestRow], Any]:
         where = join(self.path, shard.file)
-        rows = _read_shard(where, shard.images)
+        table = _read_shard(where, shard.images)
+        rows = from_columns(table.to_pydict(), where)
         if len(rows) != shard.images or digest(rows) != shard.digest:
             raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes: make the manifest again")
-        return rows
+        return rows, table
 
     def images_of(self, shard: Shard) -> list[StoredImage]:
         """The images of a shard, in order."""
@@ -219,7 +231,7 @@ def _shard_bytes(rows: list[ManifestRow]) -> bytes:
     return sink.getvalue()
 
 
-def _read_shard(where: str, images: int) -> list[ManifestRow]:
+def _read_shard(where: str, images: int) -> Any:
     arrow = require_pyarrow()
     try:
         with arrow.parquet.ParquetFile(io.BytesIO(read_bytes(where))) as file:
@@ -229,6 +241,6 @@ def _read_shard(where: str, images: int) -> list[ManifestRow]:
                 raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes")
             if not file.schema_arrow.equals(_schema(), check_metadata=False):
                 raise VitrailError(f"{shown(where)} does not have a manifest's columns: make the manifest again")
-            return from_columns(file.read().to_pydict(), where)
+            return file.read()
     except (arrow.ArrowException, OSError) as error:
         raise VitrailError(f"cannot read {shown(where)}: {' '.join(str(error).split())[:200]}") from None

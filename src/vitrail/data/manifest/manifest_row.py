@@ -58,6 +58,10 @@ class FileImage(StoredImage):
 
     path: str
 
+    @property
+    def holder(self) -> str:
+        return self.path
+
     def fetch(self) -> bytes:
         return read_bytes(self.path)
 
@@ -69,6 +73,10 @@ class TarImage(StoredImage):
     path: str
     offset: int
     length: int
+
+    @property
+    def holder(self) -> str:
+        return self.path
 
     def fetch(self) -> bytes:
         if self.length > MOST_BYTES:

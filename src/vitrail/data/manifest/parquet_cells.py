@@ -21,7 +21,7 @@ from vitrail.storage import Missing, ask_store, open_file
 from vitrail.text import shown
 
 MOST_GROUP = 1 << 30  # bytes of a row group's images, unpacked: a larger one is not read
-KEPT = 2  # row groups in memory
+KEPT = 2  # row groups in memory, at least
 _IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes", "image_bytes", "content")
 _LABEL_NAMES = ("label", "cls", "class", "fine_label", "labels")
 _ROWS_BEYOND = 1_000_000  # rows that a file may claim beyond one for each of its bytes
@@ -93,6 +93,10 @@ class ParquetCell(StoredImage):
     group: int
     row: int  # in the row group
 
+    @property
+    def holder(self) -> str:
+        return self.path
+
     def fetch(self) -> bytes:
         try:
             values = _GROUPS.values(self.path, self.column, self.group)
@@ -109,10 +113,17 @@ class ParquetCell(StoredImage):
         return bytes(value)
 
 
+def keep_row_groups(images: int) -> None:
+    """From now on as many row groups stay in memory as have so many images: whoever draws images in another order than
+    theirs would read whole groups again and again. For the whole process."""
+    _GROUPS.images = images
+
+
 class _Groups:
     """Columns of row groups, the last few of them. One thread reads while the others wait for what it reads."""
 
     def __init__(self) -> None:
+        self.images = 0  # of the groups that are kept, beyond the least number of groups
         self._kept: OrderedDict[tuple[str, str, int], Any] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -120,7 +131,7 @@ class _Groups:
         key = (path, column, group)
         with self._lock:
             if key not in self._kept:
-                while len(self._kept) >= KEPT:
+                while len(self._kept) >= KEPT and sum(map(len, self._kept.values())) >= self.images:
                     self._kept.popitem(last=False)
                 self._kept[key] = ask_store(path, lambda: _read_group(path, column, group))
             self._kept.move_to_end(key)

@@ -188,7 +188,7 @@ def _labelled(engine: Engine, calibration: Calibration | None) -> Pictures | Non
     images, targets = [], []
     for index in sorted(permutation(0, 0, len(named))[:MOST].tolist()):
         try:
-            images.append(engine.read(dataset.items[index].path))
+            images.append(engine.read(dataset.items[index].source))
             targets.append(named[index])
         except UnreadableImage:
             continue

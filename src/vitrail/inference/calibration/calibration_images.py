@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.loading.rng import permutation
-from vitrail.dataset import Item
+from vitrail.dataset import Item, classes_at
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.backends.torch_backend import TorchBackend
@@ -19,6 +19,7 @@ from vitrail.inference.evaluation import dataset_for
 from vitrail.inference.evaluation_part import choose_part
 from vitrail.inference.image_processor import ImageProcessor, ModelInput
 from vitrail.inference.label_matching import renumbered, targets_for
+from vitrail.inference.read_source import Source
 from vitrail.inference.sources import images_of
 from vitrail.tasks.dense_task import DenseTask
 from vitrail.tasks.targets import LazyTargets
@@ -27,6 +28,7 @@ from vitrail.threads import in_threads
 from vitrail.weights.checkpoint import Checkpoint
 
 WORKERS = 2  # threads that decode a folder
+MOST_LOOKED_AT = 100_000  # of the images that a few are chosen from
 MOST_LABELLED = 900  # of a folder: 300 to calibrate on, the others to judge by
 
 
@@ -81,25 +83,27 @@ def calibration_images(
 
 def spread_over_classes(items: Sequence[Item], count: int, seed: int) -> list[int]:
     """The indices of so many items, one of each class in turn; an item with several classes stands for its rarest."""
-    frequency = Counter(label for item in items for label in item.classes())
+    order = permutation(seed, 0, len(items))[:MOST_LOOKED_AT].tolist()
+    classes = classes_at(items, order)
+    frequency = Counter(label for own in classes for label in own)
     groups: dict[int | None, list[int]] = {}
-    for index in permutation(seed, 0, len(items)).tolist():
-        rarest = min(items[index].classes(), key=lambda label: (frequency[label], label), default=None)
+    for index, own in zip(order, classes, strict=True):
+        rarest = min(own, key=lambda label: (frequency[label], label), default=None)
         groups.setdefault(rarest, []).append(index)
     turns = [(turn, place, index) for place, group in enumerate(groups.values()) for turn, index in enumerate(group)]
     return [index for _, _, index in sorted(turns)[:count]]
 
 
-def read_pictures(processor: ImageProcessor, paths: Sequence[str | Path], workers: int) -> list[ModelInput | None]:
-    """The pictures of these files; None for those that cannot be read."""
+def read_pictures(processor: ImageProcessor, sources: Sequence[Source], workers: int) -> list[ModelInput | None]:
+    """These pictures; None for those that cannot be read."""
 
-    def read(path: str | Path) -> ModelInput | None:
+    def read(source: Source) -> ModelInput | None:
         try:
-            return processor.read(path)
+            return processor.read(source)
         except UnreadableImage:
             return None
 
-    return in_threads(read, paths, workers)
+    return in_threads(read, sources, workers)
 
 
 def _of_folder(checkpoint: Checkpoint, folder: Path) -> CalibrationImages:
@@ -107,9 +111,9 @@ def _of_folder(checkpoint: Checkpoint, folder: Path) -> CalibrationImages:
     folder is a data set of the model's task."""
     if not folder.is_dir():
         raise VitrailError(f"{shown(folder)} is no folder: give a folder of pictures to calibrate on")
-    paths, truths = _labelled(checkpoint, folder) or (_some(images_of(folder)), None)
+    sources, truths = _labelled(checkpoint, folder) or (_some(images_of(folder)), None)
     processor = ImageProcessor(checkpoint.preprocessing, checkpoint.config.is_dense)
-    pictures = read_pictures(processor, paths, WORKERS)
+    pictures = read_pictures(processor, sources, WORKERS)
     readable = [index for index, picture in enumerate(pictures) if picture is not None]
     images = [picture for picture in pictures if picture is not None]
     if not images:
@@ -122,11 +126,11 @@ def _of_folder(checkpoint: Checkpoint, folder: Path) -> CalibrationImages:
     )
 
 
-def _some(paths: Sequence[str | Path]) -> list[str | Path]:
+def _some(paths: Sequence[str | Path]) -> list[Source]:
     return [paths[index] for index in sorted(permutation(0, 0, len(paths))[:MOST].tolist())]
 
 
-def _labelled(checkpoint: Checkpoint, folder: Path) -> tuple[list[Path], Sequence[Any]] | None:
+def _labelled(checkpoint: Checkpoint, folder: Path) -> tuple[list[Source], Sequence[Any]] | None:
     """Files and truths of a data set of the model's task, with the model's labels; None where the folder is none."""
     try:
         engine = Engine(checkpoint, TorchBackend(checkpoint.model))
@@ -142,4 +146,4 @@ def _labelled(checkpoint: Checkpoint, folder: Path) -> tuple[list[Path], Sequenc
             truths = targets_for(items, dataset.labels, checkpoint.labels, task.labels_are_columns)
     except VitrailError:  # pictures without labels, or with those of something else
         return None
-    return [item.path for item in items], truths
+    return [item.source for item in items], truths

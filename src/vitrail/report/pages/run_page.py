@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.findings import SEVERITIES, Finding
+from vitrail.images.stored_image import StoredImage
 from vitrail.report.pages.rendering import made, render
 from vitrail.report.sections.curves import curves, kept_of, kept_word, speed_of
 from vitrail.report.sections.finding_cards import finding_cards
@@ -41,6 +42,7 @@ class RunRecord:
     facts: Sequence[tuple[str, str]]  # label and value: command, versions, machine, seed
     task: Task
     worst: Sequence[tuple[Tensor, Tensor]] = ()  # of a dense task (see MeasuredImages)
+    stored: Sequence[StoredImage | None] = ()  # of each file where it lies, if it is none (see MeasuredImages)
     label_findings: Sequence[Finding] = ()  # labels that are probably wrong
     familiarity: Mapping[str, Any] | None = None  # what `familiarity_section` gives
 
@@ -52,7 +54,7 @@ class RunRecord:
 def page(record: RunRecord) -> str:
     """The record as HTML. Names of files and classes are text, whatever they contain."""
     results, task = record.results, record.task
-    task_part = task.report(results, MeasuredImages(record.files, record.root, record.worst))
+    task_part = task.report(results, MeasuredImages(record.files, record.root, record.worst, record.stored))
     return render(
         "run.html",
         name=record.name,

@@ -35,7 +35,7 @@ def familiarity_section(learnt: Learnt | None, root: Path) -> dict[str, Any] | N
         "pictures": [
             {
                 "name": shown(learnt.held_out[place].path, root),
-                "picture": thumbnail(learnt.held_out[place].path),
+                "picture": thumbnail(learnt.held_out[place].source),
                 "remark": f"familiarity {float(scores[place]):.2g}",
             }
             for place in farthest

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.layouts.layout_names import FOLDERS
-from vitrail.data.layouts.recognise import read_dataset
+from vitrail.data.layouts.recognise import read_dataset, refuse_manifest
 from vitrail.dataset import Dataset
 from vitrail.errors import VitrailError
 from vitrail.inference.sources import images_of
@@ -38,6 +38,7 @@ def read_pile(data: str | Path | Dataset, layout: str | None = None, task: str |
     A folder with images beside its class folders is such a folder too: nothing in a pile is passed over."""
     if isinstance(data, Dataset):
         return pile_of(data)
+    refuse_manifest(data)
     path = Path(data)
     if not path.is_dir() or layout is not None or task is not None:
         return pile_of(read_dataset(path, layout=layout, task=task))
@@ -58,7 +59,7 @@ def pile_of(dataset: Dataset) -> Pile:
     paths = [item.path for item in dataset.items]
     targets = [item.target for item in dataset.items]
     if not paths:
-        raise VitrailError(f"{shown(dataset.table or dataset.root)} holds no images")
+        raise VitrailError(f"{shown(dataset.address)} holds no images")
     if not all(isinstance(target, int) for target in targets):
         return Pile(dataset.root, paths)
     return Pile(dataset.root, paths, np.array(targets, np.int64), dataset.labels)

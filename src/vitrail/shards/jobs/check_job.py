@@ -45,13 +45,13 @@ class CheckWorker(RowsWorker):
     def rows(self, images: Sequence[StoredImage]) -> Iterator[Mapping[str, Any]]:
         import os
 
-        from vitrail.data.checks.examine import examine_stored
+        from vitrail.data.checks.examine import examine
         from vitrail.images.decode_limits import limit_decoding
         from vitrail.inference.prefetch import Pause, prefetch
 
         job = self._check
         workers = job.workers or min(8, os.cpu_count() or 1)
-        looks = prefetch(lambda image: examine_stored(image, job.fast), images, workers, AHEAD)
+        looks = prefetch(lambda image: examine(image, job.fast), images, workers, AHEAD)
         with limit_decoding(job.max_pixels), contextlib.closing(looks):
             for look in looks:
                 assert not isinstance(look, Pause)

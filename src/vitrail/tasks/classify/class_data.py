@@ -62,7 +62,8 @@ class ClassData(TaskData):
 
     def check(self, dataset: Dataset, examined: ExaminedItems) -> list[Finding]:
         findings = check_class_counts(dataset, examined.automatic_split, Counted())
-        given_away = class_given_away(dataset, examined.facts) if len(dataset.labels) > 1 else None
+        known = len(dataset.labels) > 1 and examined.facts
+        given_away = class_given_away(dataset, examined.facts) if known else None
         return findings if given_away is None else [*findings, given_away]
 
     def summary(self, dataset: Dataset, looks: Sequence[TargetLook | None]) -> dict[str, Any]:
@@ -90,8 +91,8 @@ def _numeric_labels(names: Sequence[str]) -> list[Finding]:
 def _one_class(dataset: Dataset) -> Finding:
     label = dataset.labels[0] if dataset.labels else "none"
     advice = "a class is told from others, so add images of a second one, if only of 'other'"
-    depth = len(dataset.root.parts)
-    inner = {item.path.parts[depth + 1] for item in dataset.items if len(item.path.parts) > depth + 2}
-    if dataset.layout == "folders" and len(inner) > 1:
+    depth, items = len(dataset.root.parts), dataset.items if dataset.layout == "folders" else ()
+    inner = {item.path.parts[depth + 1] for item in items if len(item.path.parts) > depth + 2}
+    if len(inner) > 1:
         advice = f"its {len(inner)} folders look like classes, so you may mean {shown(dataset.root / label)}"
     return Finding("one-class", "error", f"there is one class only, {label!r}", advice, len(dataset.items))

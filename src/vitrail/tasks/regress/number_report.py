@@ -46,7 +46,7 @@ def _card(
             (_QUANTILES.get(share, f"{100 * float(share):g} %"), f"{error:+.4g}")
             for share, error in row["residual_quantiles"].items()
         ],
-        "mistakes": mistakes(worst, images.files, images.root),
+        "mistakes": mistakes(worst, images),
     }
 
 

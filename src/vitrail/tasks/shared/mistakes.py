@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from vitrail.tasks.report_part import MeasuredImages
 from vitrail.text import shown
 from vitrail.visuals.thumbnails import thumbnail
 
 
-def mistakes(worst: Sequence[Mapping[str, Any]], files: Sequence[Path], root: Path) -> list[dict[str, Any]]:
+def mistakes(worst: Sequence[Mapping[str, Any]], images: MeasuredImages) -> list[dict[str, Any]]:
     return [
         {
-            "name": shown(files[mistake["index"]], root),
-            "picture": thumbnail(files[mistake["index"]]),
+            "name": shown(images.files[mistake["index"]], images.root),
+            "picture": thumbnail(images.source(mistake["index"])),
             **_words(mistake),
         }
         for mistake in worst

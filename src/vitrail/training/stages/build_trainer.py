@@ -13,6 +13,7 @@ from vitrail.data.loading.augment import Augmentation
 from vitrail.data.loading.loader import Loader
 from vitrail.data.loading.sampler import Sampler
 from vitrail.data.loading.unlabelled_loader import Pile, UnlabelledLoader
+from vitrail.data.manifest.manifest_items import ManifestItems
 from vitrail.errors import VitrailError
 from vitrail.inference.backends.compiled_backend import check_compiler
 from vitrail.model.encoder import Encoder
@@ -108,6 +109,8 @@ def rates_of(settings: Settings) -> Rates:
 def sampler_of(settings: Settings, images: TrainingImages) -> Sampler:
     train, items = settings.train, images.data.train
     assert train.batch_size is not None
+    if isinstance(items, ManifestItems):
+        return items.sampler(train.batch_size, train.seed)
     classes = [item.target for item in items if isinstance(item.target, int)] if train.balanced else None
     return Sampler(len(items), train.batch_size, train.seed, classes)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
 
-from vitrail.data.loading.cache import ArrayCache, CacheSubset, ImageCache, Shape, open_cache
+from vitrail.data.loading.cache import ArrayCache, CacheSubset, ImageCache, NoCache, Shape, fits_in_memory, open_cache
 from vitrail.data.loading.rng import permutation
 from vitrail.data.loading.unlabelled_loader import Pile
-from vitrail.dataset import SPLITS, Item
+from vitrail.dataset import SPLITS, Item, ManyItems, Sources, targets_in
+from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.evaluation import MEASURED_IN
 from vitrail.inference.image_processor import ImageProcessor
@@ -114,7 +115,9 @@ def decode_images(run: Run, settings: Settings, data: TrainingData, task: Task, 
     broken = {"train": cache.broken | scans["train"].broken}
     if broken["train"]:
         cache = CacheSubset(cache, len(data.train), broken["train"])
-    readable = [index for index in range(len(data.train)) if index not in broken["train"]]
+    readable: Sequence[int] = range(len(data.train))
+    if broken["train"]:
+        readable = [index for index in readable if index not in broken["train"]]
     view = _choose_view(run, settings, data, start, cache, readable)
     held_out = {split: _held_out(data, split, view) for split in HELD_OUT}
     for split in HELD_OUT:
@@ -150,7 +153,7 @@ def leave_out(run: Run, images: TrainingImages, broken: Mapping[str, Mapping[int
     targets: dict[str, Targets] = {}
     for split in SPLITS:
         if not task.dense:
-            targets[split] = WholeImageTargets(task.encode([item.target for item in data.dataset.part(split)]))
+            targets[split] = WholeImageTargets(task.encode(targets_in(data.dataset.part(split))))
         else:
             dense = cast("DenseTargets", images.targets[split])
             targets[split] = TargetSubset(dense, len(items[split]), broken[split])
@@ -169,15 +172,16 @@ def leave_out(run: Run, images: TrainingImages, broken: Mapping[str, Mapping[int
 
 
 def _open_cache(run: Run, settings: Settings, data: TrainingData, shape: Shape) -> ImageCache:
-    options = settings.data
-    cache = open_cache(
-        [item.path for item in data.train],
-        shape,
-        options.cache,
-        options.cache_gigabytes / run.processes.world,
-        options.workers,
-        run.progress.counter("decoding images"),
-    )
+    options, gigabytes = settings.data, settings.data.cache_gigabytes / run.processes.world
+    sources, mode = Sources(data.train), options.cache
+    if isinstance(data.train, ManyItems):  # which of these are broken is known, and a file of them may be enormous
+        mode = mode or ("memory" if fits_in_memory(len(sources) * shape.bytes, gigabytes) else "off")
+        if mode == "off":
+            return NoCache(sources, shape, options.workers)
+    counter = run.progress.counter("decoding images")
+    cache = open_cache(sources, shape, mode, gigabytes, options.workers, counter)
+    if cache.broken and isinstance(data.train, ManyItems):
+        raise VitrailError(f"{next(iter(cache.broken.values()))}: it was readable a moment ago; run the command again")
     if isinstance(cache, ArrayCache):
         for note in cache.notes:
             run.progress.say(f"  warning: {note}")
@@ -191,7 +195,7 @@ def _choose_view(
     facts = data.facts(run.processes.device.type, settings.train.minutes)
     task = facts.task_class
     if not run.request.resume and task.classifies_images:
-        groups = [data.train[index].target if task.one_class_each else None for index in readable]
+        groups = _groups(data.train, readable) if task.one_class_each else [None] * len(readable)
         facts = replace(facts, alike=taken_from_one_side(cache, groups))
     if settings.model.start is not None:
         return _View(settings, facts, start.preprocessing)
@@ -204,16 +208,21 @@ def _choose_view(
     return _View(settings, facts, preprocessing)
 
 
+def _groups(items: Sequence[Item], readable: Sequence[int]) -> Sequence[Any]:
+    """The class of each image that can be read."""
+    return targets_in(items) if isinstance(items, ManyItems) else [items[index].target for index in readable]
+
+
 def _held_out(data: TrainingData, split: str, view: _View) -> HeldOutImages:
-    paths = [item.path for item in data.dataset.part(split)]
+    sources = [item.source for item in data.dataset.part(split)]
     processor = ImageProcessor(view.preprocessing, view.facts.task_class.dense)
-    return HeldOutImages(paths, processor, view.settings.data.workers)
+    return HeldOutImages(sources, processor, view.settings.data.workers)
 
 
 def targets_of(items: Sequence[Item], task: Task, settings: Settings, shape: Shape) -> Targets:
     """The targets of some items, as the loader takes them."""
     if not isinstance(task, DenseTask):
-        return WholeImageTargets(task.encode([item.target for item in items]))
+        return WholeImageTargets(task.encode(targets_in(items)))
     room = MASK_SHARE * settings.data.cache_gigabytes
     return task.targets(items, (shape.height, shape.width), room, settings.data.workers)
 
@@ -242,8 +251,9 @@ def quick_metrics(
 
     precision: None is the one that is trained in: a score that picks the best weights need not be slower than steps.
     """
-    precision = precision or images.settings.train.precision or "auto"
-    outputs, targets, loss = held_out_outputs(images, network, "val", processes, images.validation_indices, precision)
+    precision, indices = precision or images.settings.train.precision or "auto", images.validation_indices
+    images.held_out["val"].keep(indices)
+    outputs, targets, loss = held_out_outputs(images, network, "val", processes, indices, precision)
     metrics = images.task.quick_metrics(outputs, targets)
     return metrics if loss is None else {"loss": loss, **metrics}
 

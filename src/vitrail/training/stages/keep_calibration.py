@@ -19,8 +19,8 @@ def keep_calibration(run: Run, images: TrainingImages) -> None:
         return
     processor = ImageProcessor(images.preprocessing, images.task.dense, fast_decode=True)
     items, seed = images.data.train, images.settings.train.seed
-    paths = [items[index].path for index in spread_over_classes(items, count, seed)]
-    pictures = read_pictures(processor, paths, max(1, images.settings.data.workers))
+    sources = [items[index].source for index in spread_over_classes(items, count, seed)]
+    pictures = read_pictures(processor, sources, max(1, images.settings.data.workers))
     readable = [picture for picture in pictures if picture is not None]  # not a strip, which the model cannot be shown
     if readable:
         write_calibration(path, readable, {"seed": seed, "sample": images.data.sample})

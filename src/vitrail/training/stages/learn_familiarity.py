@@ -73,11 +73,11 @@ def time_for(images: TrainingImages) -> float:
 
 
 def _learn(images: TrainingImages, network: Encoder, chosen: list[int], held_out: list[int], vectors: Tensor) -> Learnt:
-    paths = [images.data.train[index].path for index in chosen]
+    sources = [images.data.train[index].source for index in chosen]
     processor = ImageProcessor(images.preprocessing, images.task.dense)
-    pictures = HeldOutImages(paths, processor, images.settings.data.workers)
+    pictures = HeldOutImages(sources, processor, images.settings.data.workers)
     seconds = time_for(images)
-    features = pooled_features(network, pictures, range(len(paths)), seconds, MEASURED_IN, LEAST_TRAINING)
+    features = pooled_features(network, pictures, range(len(sources)), seconds, MEASURED_IN, LEAST_TRAINING)
     training = [images.data.train[index] for index in chosen[: len(features)]]
     validation = [images.data.dataset.part("val")[index] for index in held_out]
     signatures = [*pictures.signatures(range(len(features))), *images.held_out["val"].signatures(held_out)]

@@ -61,9 +61,9 @@ def fit_to_training_images(images: TrainingImages, start: Checkpoint) -> LinearP
     """The probe of a sample of the training images, as the model will be shown them."""
     train = images.settings.train
     order = permutation(train.seed, 0, len(images.data.train))[:MOST_IMAGES]
-    paths = [images.data.train[index].path for index in order]
-    pictures = HeldOutImages(paths, ImageProcessor(images.preprocessing), images.settings.data.workers)
+    sources = [images.data.train[index].source for index in order.tolist()]
+    pictures = HeldOutImages(sources, ImageProcessor(images.preprocessing), images.settings.data.workers)
     seconds = SHARE * 60 * (train.minutes or math.inf)
     # In the precision that is trained in: they are where the head starts, not what is measured.
-    features = pooled_features(start.model, pictures, range(len(paths)), seconds, train.precision or "auto")
+    features = pooled_features(start.model, pictures, range(len(sources)), seconds, train.precision or "auto")
     return fit_probe(features, images.targets["train"].take(order[: len(features)]), images.task)

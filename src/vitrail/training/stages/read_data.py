@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -13,9 +13,10 @@ from vitrail.data.checks.check_dataset import CheckReport, check_dataset
 from vitrail.data.checks.examine import common_depth
 from vitrail.data.description import trainable
 from vitrail.data.layouts.recognise import read_dataset
-from vitrail.dataset import Dataset, Item
+from vitrail.dataset import Dataset, Item, targets_in
 from vitrail.errors import VitrailError
 from vitrail.findings import Finding, by_weight, single
+from vitrail.images.decode import channels_of
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.tasks.dense_options import DenseOptions
 from vitrail.tasks.registry import task_class, task_for
@@ -48,7 +49,7 @@ class TrainingData:
     bits: int | None = None  # in use of images with more than 8 a channel (see Preprocessing)
 
     @property
-    def train(self) -> tuple[Item, ...]:
+    def train(self) -> Sequence[Item]:
         return self.dataset.part("train")
 
     def checked(self, dataset: Dataset) -> Dataset:
@@ -59,13 +60,12 @@ class TrainingData:
         """The rest, when decoding showed that some are broken after all."""
         if not broken:
             return self
-        readable = tuple(item for item in self.dataset.items if item.path not in broken)
         title = f"{counted(len(broken), 'file')} turned out to be broken"
         advice = "mend or replace them: they were left out"
         finding = Finding("broken", "warning", title, advice, len(broken), single(broken))
         return replace(
             self,
-            dataset=self.checked(self.dataset.replace(items=readable)),
+            dataset=self.checked(self.dataset.without(broken)),
             findings=by_weight([*self.findings, finding]),
             fingerprint=hashlib.sha256(f"{self.fingerprint} {sorted(map(str, broken))}".encode()).hexdigest()[:32],
         )
@@ -101,7 +101,7 @@ def make_task(data: TrainingData, settings: Settings) -> Task:
     """The task of the dataset, fitted to its training targets; dense ones when these have been read."""
     task = task_for(data.dataset.task, data.dataset.labels, settings.train.class_weights)
     if not task.dense:
-        task.fit([item.target for item in data.train])
+        task.fit(targets_in(data.train))
     check_balanced(settings, task)
     return task
 
@@ -115,15 +115,17 @@ def prepare_data(data: str, settings: Data, seed: int, progress: RunLog) -> Trai
         pairs=settings.pairs or "",
     )
     columns = None if settings.targets is None else [name.strip() for name in settings.targets.split(",")]
-    dataset = read_dataset(data, layout=settings.layout, task=settings.task, targets=columns, dense=options)
+    dataset = read_dataset(
+        data, layout=settings.layout, task=settings.task, targets=columns, dense=options, manifests=True
+    )
     holdout = None if dataset.has_validation else settings.validation or dataset.usual_holdout
     counter = progress.counter("looking at images")
     report = check_dataset(dataset, fast=True, fraction=holdout, seed=seed, progress=counter)
-    say_findings(report, dataset, progress)
-    readable = tuple(item for item in report.dataset.items if item.path not in report.broken)
-    if not readable:
+    say_findings(report.description, report.findings, dataset.root, progress)
+    readable = report.dataset.without(report.broken)
+    if not readable.items:
         raise VitrailError(f"{shown(dataset.root)}: none of the {counted(len(report.broken), 'image')} can be read")
-    usable = trainable(report.dataset.replace(items=readable))
+    usable = trainable(readable)
     if not usable.part("val"):
         raise VitrailError(
             f"{shown(dataset.root)}: no image could be held out to measure the model on; add more images"
@@ -131,12 +133,12 @@ def prepare_data(data: str, settings: Data, seed: int, progress: RunLog) -> Trai
     return training_data(report, usable, holdout)
 
 
-def say_findings(report: CheckReport, dataset: Dataset, progress: RunLog) -> None:
+def say_findings(description: str, findings: Sequence[Finding], root: Path, progress: RunLog) -> None:
     """What the data was taken as, and what is worth a look."""
-    progress.say(f"data: {report.description}")
-    for finding in report.findings:
+    progress.say(f"data: {description}")
+    for finding in findings:
         if finding.severity != "note":
-            names = [shown(file, dataset.root) for example in finding.examples[:NAMED] for file in example.files[:1]]
+            names = [shown(file, root) for example in finding.examples[:NAMED] for file in example.files[:1]]
             progress.say(f"  {finding.severity}: {finding.title}{': ' + ', '.join(names) if names else ''}")
 
 
@@ -145,7 +147,7 @@ def training_data(report: CheckReport, usable: Dataset, holdout: float | None) -
     headers = [image.facts for image in report.examined if image.facts is not None and image.problem is None]
     digests = {image.path: image.digest.hex() for image in report.examined}
     rows = [f"{digests[item.path]} {item.target} {item.split}" for item in usable.items]
-    channels = [_channels(header.mode) for header in headers]
+    modes = {header.mode for header in headers}
     return TrainingData(
         dataset=usable,
         description=report.description,
@@ -154,13 +156,12 @@ def training_data(report: CheckReport, usable: Dataset, holdout: float | None) -
         sample=sorted({digests[item.path] for item in usable.part("train")})[:SAMPLE],
         holdout=holdout,
         sizes=(round(median(header.height for header in headers)), round(median(header.width for header in headers))),
-        grey=all(header.mode in GREY or header.mode.endswith(" x 1") for header in headers),
-        channels=min(channels) if channels else 3,
+        grey=all_grey(modes),
+        channels=min(map(channels_of, modes), default=3),
         bits=common_depth(report.examined),
     )
 
 
-def _channels(mode: str) -> int:
-    """'uint16 x 5' is 5; Pillow's own modes count as colour."""
-    _, cross, count = mode.rpartition(" x ")
-    return int(count) if cross and count.isdigit() else 3
+def all_grey(modes: Collection[str]) -> bool:
+    """Whether images of these modes show no colour."""
+    return all(mode in GREY or mode.endswith(" x 1") for mode in modes)

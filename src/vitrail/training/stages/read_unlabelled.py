@@ -12,6 +12,7 @@ from vitrail.data.loading.split import digest_files
 from vitrail.data.loading.unlabelled_loader import Pile
 from vitrail.errors import VitrailError
 from vitrail.images.listing import scan
+from vitrail.images.stored_image import StoredImage
 from vitrail.text import counted, shown
 from vitrail.training.run_context import Run
 from vitrail.training.stages.decode_images import HELD_OUT, TrainingImages
@@ -37,7 +38,7 @@ def read_unlabelled(run: Run, images: TrainingImages) -> Pile | None:
     if options.unlabelled is None:
         return None
     found = pictures_below(Path(options.unlabelled))
-    held_out = [item.path for split in HELD_OUT for item in images.data.dataset.part(split)]
+    held_out = [item.source for split in HELD_OUT for item in images.data.dataset.part(split)]
     copies = copies_of(held_out, found)
     paths = [path for path in found if path not in copies]
     cache = open_cache(
@@ -67,10 +68,11 @@ def pictures_below(folder: Path) -> list[Path]:
     return images
 
 
-def copies_of(images: Collection[Path], among: Sequence[Path]) -> set[Path]:
-    """Which of `among` have the bytes of one of these images. Only files of the same length are read."""
-    lengths = {path.stat().st_size for path in images}
-    alike = [path for path in among if path.stat().st_size in lengths]
+def copies_of(images: Collection[Path | StoredImage], among: Sequence[Path]) -> set[Path]:
+    """Which of `among` have the bytes of one of these images. Of files only those of the same length are read."""
+    lengths = {image.stat().st_size for image in images if isinstance(image, Path)}
+    unknown = any(isinstance(image, StoredImage) for image in images)
+    alike = [path for path in among if unknown or path.stat().st_size in lengths]
     known = set(digest_files(list(images))) if alike else set()
     return {path for path, digest in zip(alike, digest_files(alike), strict=True) if digest in known}
 

@@ -24,7 +24,7 @@ def label_report(
         "pairs": (pairs[:PAIRS], pairs[PAIRS:]),
         "labels": label_table(results["per_label"]),
         "calibration": reliability_section(results, several),
-        "mistakes": mistakes(results["worst"], images.files, images.root),
+        "mistakes": mistakes(results["worst"], images),
         "mistakes_are": mistakes_are,
     }
     return ReportPart("label_report.html", values)
