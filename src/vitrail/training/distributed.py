@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is documented, and not in `__all__`
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.errors import VitrailError
@@ -97,21 +98,21 @@ def start_processes() -> Processes:
     return Processes(rank, world, device)
 
 
-def own_store(rank: int) -> dist.TCPStore:
+def own_store(rank: int) -> TCPStore:
     """Where these processes, and no earlier ones, tell each other their addresses.
 
     torchrun's store outlives the processes that it starts again. By its leftovers one of them may look for a dead one
     (pytorch issue 135712), so it only says where the main process has a new store. A port of before does not answer.
     """
     host, last_try = os.environ["MASTER_ADDR"], time.monotonic() + WAIT.total_seconds()
-    shared = dist.TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False, timeout=WAIT)
+    shared = TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False, timeout=WAIT)
     if rank == 0:
-        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=WAIT)
+        store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=WAIT)
         shared.set(STORE_PORT, str(store.port))
         return store
     while not is_answered(host, port := int(shared.get(STORE_PORT))) and time.monotonic() < last_try:
         time.sleep(0.1)
-    return dist.TCPStore(host, port, is_master=False, timeout=WAIT)
+    return TCPStore(host, port, is_master=False, timeout=WAIT)
 
 
 def is_answered(host: str, port: int) -> bool:

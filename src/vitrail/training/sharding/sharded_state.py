@@ -30,7 +30,7 @@ INDEX = ".metadata"  # of DCP: which tensor is where
 
 def write_parts(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], processes: Processes) -> None:
     """Every process calls this with what it holds."""
-    from torch.distributed.checkpoint import save
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     processes.from_main(lambda: rmtree(folder, ignore_errors=True))  # one of an earlier attempt
     with dcp_errors(f"cannot write {folder}"):
@@ -64,7 +64,8 @@ def read_parts(folder: Path, model: nn.Module, optimizers: Sequence[Optimizer]) 
     """Every tensor by its name, cut up as the model's own are now. Every process calls this, however many there are.
 
     A ValueError or KeyError where the model has another shape."""
-    from torch.distributed.checkpoint import FileSystemReader, load
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = FileSystemReader(folder)
     with dcp_errors(f"cannot read {folder}"):
