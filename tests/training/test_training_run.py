@@ -640,8 +640,8 @@ def test_a_vanished_file_stops_with_a_sentence_and_nothing_is_lost(tmp_path, pic
     def vanish(self, places):
         taken.append(places)
         if len(taken) == 15:
-            shutil.move(self.paths[places[0]], gone)
-            taken[-1] = self.paths[places[0]]
+            shutil.move(self.sources[places[0]], gone)
+            taken[-1] = self.sources[places[0]]
         return take(self, places)
 
     monkeypatch.setattr(NoCache, "take", vanish)
