@@ -272,7 +272,8 @@ def table(
         "",
         f"{datetime.date.today()}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}. "
         f"`python benchmarks/serve.py --rounds {arguments.rounds} --each {arguments.each}`: S/16 at 224 px,",
-        f"{'bfloat16' if is_mixed('cpu', 'auto') else 'float32'}, JPEGs of 400 x 300 pixels. Clients, server and model share the same cores.",
+        f"{'bfloat16' if is_mixed('cpu', 'auto') else 'float32'}, JPEGs of 400 x 300 pixels. "
+        "Clients, server and model share the same cores.",
         "",
         "| | requests | images a second | median | 99 % below | refused (503) | lost or failed | wrong |",
         "|---|---|---|---|---|---|---|---|",
