@@ -234,8 +234,8 @@ def keeps_aspect(facts: Facts) -> bool:
     """Whether images are seen at their usual aspect, as large as the time suffices for: where answers are about places,
     and where numbers are told from photos, which may be counts of small things.
 
-    Red cells counted in 205 photos of 640 x 480 px, 2 minutes on one busy core, one run each: R2 0.20 on 87 validation
-    images and -0.22 on 72 test images at 128 px, 0.33 and 0.12 at 256 x 192 px.
+    Red cells counted in 205 photos of 640 x 480 px, 2 minutes on one busy core, one run each: R2 0.28 on 87 validation
+    images and 0.06 on 72 test images at 128 px, 0.33 and 0.12 at 256 x 192 px.
     """
     numbers = facts.task_class.every_patch and max(facts.height, facts.width) > PHOTO
     return facts.task_class.dense or numbers
