@@ -37,7 +37,8 @@ FALLING = [5 - step / 100 for step in range(100)]
     [
         (history([8.318] * 100, [20, 20]), 8.3178, "resting", "teacher_temperature = 0.02"),
         (history(FALLING, [40, 30, 4]), None, "collapsed", "coding_rate"),
-        (history(FALLING, [1.2, 1.1]), None, "collapsed", "from 1.2 to 1.1"),
+        (history(FALLING, [1.2, 1.1]), None, "collapsed", "fell from 1.2 to 1.1"),
+        (history(FALLING, [1.1, 1.2]), None, "collapsed", "embedding is 1.2"),
         (history(FALLING, [20, 20], prototypes=1.1), 8.3, "one-prototype", "simdino"),
         (history(FALLING, [20, 20], entropy=0.99), 8.3, "entropy", "lower pretrain.teacher_temperature"),
         (history(FALLING, [20, 20], entropy=0.001), 8.3, "entropy", "raise pretrain.teacher_temperature"),

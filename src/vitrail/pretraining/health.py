@@ -115,11 +115,8 @@ def _collapsed(validations: Sequence[Mapping[str, Any]], method: str) -> Concern
         "dino": "--method simdino, or a lower train.lr and a higher pretrain.momentum",
         "simdino": "a higher pretrain.coding_rate, larger batches, or a lower train.lr",
     }.get(method, "a lower train.lr")
-    return Concern(
-        "collapsed",
-        f"the rank of the embedding fell from {max(ranks):.3g} to {ranks[-1]:.3g}: images become alike; "
-        f"start again with {cure}",
-    )
+    fell = f"fell from {max(ranks):.3g} to {ranks[-1]:.3g}" if ranks[-1] < max(ranks) else f"is {ranks[-1]:.3g}"
+    return Concern("collapsed", f"the rank of the embedding {fell}: images are alike to it; start again with {cure}")
 
 
 def _entropy_at_an_end(validations: Sequence[Mapping[str, Any]]) -> Concern | None:
