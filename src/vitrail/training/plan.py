@@ -24,6 +24,7 @@ CLOSEST = 0.5  # of the usual distance between two evaluations
 CORRECT_EVERY = 0.02  # of the time; the first correction waits twice as long, because the first steps are slow
 LARGEST_CHANGE = 2.0  # times the steps that are left: a few slow steps do not end a run, the next correction follows
 LARGEST_ENDING = 0.35  # of the time, for the last measure and the report
+ROUNDING = 1e-6  # of an evaluation: six that fit exactly are six
 SLACK = 1.0  # seconds that a run may be late before it ends at once
 _KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "int | None": (int,), "float": (int, float), "str": (str,)}
 
@@ -70,7 +71,7 @@ class StepTiming:
 
     def evaluations(self, seconds: float) -> int:
         """How many fit well into so much time."""
-        return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9))))
+        return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9) + ROUNDING)))
 
     def scaled(self, slower: float, evaluation: float | None = None, image: float | None = None) -> StepTiming:
         """With steps that take so many times as long, and an evaluation and an image of it that take so long (None: as
@@ -114,9 +115,8 @@ class Plan:
 
     @property
     def loop_seconds(self) -> float:
-        """For the steps and the evaluations on the way. The end is made shorter rather than take most of the time."""
-        ending = self.timing.ending if self.timing is not None else 0.0
-        return self.deadline - min(ending, LARGEST_ENDING * self.deadline)
+        """For the steps and the evaluations on the way."""
+        return without_ending(self.deadline, self.timing.ending if self.timing is not None else 0.0)
 
     def at(self, step: int) -> Length:
         """The length that was planned when that step was made."""
@@ -219,6 +219,11 @@ def _without_interval(length: dict[str, Any]) -> dict[str, Any]:
     every = length["evaluate_every"]
     kept = {name: value for name, value in length.items() if name != "evaluate_every"}
     return {**kept, "evaluations": -(-length["steps"] // every), "evaluated": length["begins"] // every}
+
+
+def without_ending(deadline: float, ending: float) -> float:
+    """The seconds for the loop. The end is made shorter rather than take most of the time."""
+    return deadline - min(ending, LARGEST_ENDING * max(0.0, deadline))
 
 
 def length_of(steps: int, keep_until: float, warmup: float, evaluations: int = EVALUATIONS) -> Length:

@@ -57,7 +57,7 @@ def _caveat(results: Mapping[str, Any], part: str) -> str:
     elif "threshold" in results:
         chosen.append("the threshold of precision, recall and F1")
     if not chosen:
-        return "Nothing was chosen by these images: they are few, and the last weights were kept."
+        return "Nothing was chosen by these images: few were measured on the way, and the last weights were kept."
     return (
         f"These images also chose {' and '.join(chosen)}, so new ones may score a little lower; a test part would tell."
     )

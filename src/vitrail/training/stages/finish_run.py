@@ -26,12 +26,13 @@ from vitrail.training.run_folder import RunFolder
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import trainable
 from vitrail.training.stages.decode_images import TrainingImages, held_out_outputs
-from vitrail.training.stages.learn_familiarity import Learnt, learn_familiarity, time_for
-from vitrail.training.stages.make_plan import REPORT, SMALLEST_FINAL, Planned
+from vitrail.training.stages.learn_familiarity import Learnt, learn_familiarity
+from vitrail.training.stages.make_plan import Planned, report_time, smallest_final
 from vitrail.training.stages.nested_split import nested_metrics, nested_note
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
 
+LATE = 0.05  # of the time, by which it may be late rather than measure fewer than SMALLEST_FINAL
 GRACE = 0.01  # of the time, by which a run may rather be late than measure a part of its images
 
 
@@ -94,7 +95,7 @@ def calibrate(run: Run, images: TrainingImages, model: Encoder, plan: Plan, stat
     if split == "val" or task.calibrates:
         undecided = replace(images, task=task.without_decoding_choices())
         outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on, pooled=pooled)
-        if split == "val" and task.calibrates and not images.can_choose_best:
+        if split == "val" and task.calibrates and not images.are_enough(indices):
             nested = nested_metrics(task, outputs, targets, groups, images.settings.train.seed)
         outputs = task.choose_decoding(outputs, targets)
         task.calibrate(outputs, targets)
@@ -125,10 +126,12 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     timing = plan.timing
     image_seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
     calibration = images.calibration_images
-    left = plan.deadline - state.seconds - REPORT - calibration * image_seconds - time_for(images)
+    report = report_time(images, timing.image)
+    left = plan.deadline - state.seconds - report - calibration * image_seconds
     if available * image_seconds <= left + GRACE * plan.deadline:
         return available
-    return min(available, max(int(left / image_seconds), SMALLEST_FINAL))
+    late = int((max(0.0, left) + LATE * plan.deadline) / image_seconds)
+    return min(available, max(int(left / image_seconds), smallest_final(late)))
 
 
 def write_model(

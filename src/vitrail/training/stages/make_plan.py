@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -11,12 +12,13 @@ from dataclasses import dataclass, replace
 from vitrail.errors import VitrailError
 from vitrail.inference.evaluation import MEASURED_IN
 from vitrail.model.precision import is_mixed
+from vitrail.tasks.task import WORST
 from vitrail.text import shown
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice
 from vitrail.training.choices.recipe_choice import choose_recipe
 from vitrail.training.loop import keep_until
-from vitrail.training.plan import SHARE, Length, Plan, StepTiming, length_of, steps_within
+from vitrail.training.plan import SHARE, Length, Plan, StepTiming, length_of, steps_within, without_ending
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import build_trainer, sampler_of
@@ -32,7 +34,10 @@ TUNING_EPOCHS = 10.0
 FEWEST_EVALUATIONS = 6  # on the way, in a run that lasts minutes
 SMALLEST_SAMPLE = 32  # images of an evaluation on the way, even where it takes long
 FINAL_SHARE = 0.15  # of the time, for the last measure; where that does not suffice, it takes a sample
-SMALLEST_FINAL = 100  # images
+LARGEST_FINAL_SHARE = 0.25  # of the time, where fewer than SMALLEST_FINAL images could be measured in the above
+SMALLEST_FINAL = 100  # images of the last measure, unless each takes long
+FEWEST_FINAL = 8  # even then
+MEASURE_SHARE = 0.01  # of the time, to find out what an evaluation takes
 REPORT = 4.0  # seconds for intervals and the report, beside running the model
 
 
@@ -158,21 +163,22 @@ def timed_duration(run: Run, images: TrainingImages, build: Callable[[], Trainer
     image_seconds = image_time(run, images, trainer)
     mixed = is_mixed(run.processes.device, train.precision or "auto")
     final_seconds = image_time(run, images, trainer, MEASURED_IN) if mixed else image_seconds
-    quick = quick_sample(image_seconds, budget, len(images.held_out["val"]))
-    fixed = REPORT + time_for(images)  # however slow the machine becomes: the vectors of familiarity stop by the clock
+    fixed = report_time(images, image_seconds)
+    ending = fixed + final_seconds * final_sample(final_seconds, budget, images.measured_at_end)
+    deadline = budget - (time.monotonic() - run.began)
+    left = without_ending(deadline, ending)
+    if left < all_tokens:
+        run.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
+    quick = quick_sample(image_seconds, left, len(images.held_out["val"]))
     timing = StepTiming(
         few_tokens=few_tokens,
         all_tokens=all_tokens,
         evaluation=image_seconds * quick,
-        ending=fixed + final_seconds * final_sample(final_seconds, budget, images.measured_at_end),
+        ending=ending,
         report=fixed,
         final_slower=final_seconds / image_seconds,
         image=image_seconds,
     )
-    deadline = budget - (time.monotonic() - run.began)
-    left = deadline - timing.ending
-    if left < timing.all_tokens:
-        run.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
     evaluations = timing.evaluations(left)
     steps = steps_within(left, timing, keep_until(train), evaluations=evaluations)
     length = length_of(steps, keep_until(train), train.warmup, evaluations=evaluations)
@@ -186,15 +192,30 @@ def image_time(run: Run, images: TrainingImages, trainer: Trainer, precision: st
         lambda count: trainer.measure(replace(images, quick_images=count), precision),
         len(images.held_out["val"]),
         run.processes.agree,
+        MEASURE_SHARE * 60 * (images.settings.train.minutes or math.inf),
     )
 
 
-def quick_sample(image_seconds: float, budget: float, available: int) -> int:
-    """How many held-out images an evaluation on the way takes, so that enough evaluations fit into the time."""
-    affordable = int(SHARE * budget / FEWEST_EVALUATIONS / image_seconds)
+def report_time(images: TrainingImages, image_seconds: float) -> float:
+    """Seconds at the end that do not depend on how many images are measured, nor, of the vectors of familiarity, which
+    stop by the clock, on how slow the machine becomes. Answers about places are made again for the worst mistakes."""
+    drawn = min(WORST, len(images.held_out[images.measured_split])) if images.task.dense else 0
+    return REPORT + time_for(images) + drawn * image_seconds
+
+
+def quick_sample(image_seconds: float, seconds: float, available: int) -> int:
+    """How many held-out images an evaluation on the way takes, so that enough evaluations fit into the time of the
+    loop."""
+    affordable = int(SHARE * max(0.0, seconds) / FEWEST_EVALUATIONS / image_seconds)
     return min(available, QUICK_IMAGES, max(affordable, SMALLEST_SAMPLE))
 
 
 def final_sample(image_seconds: float, seconds: float, available: int) -> int:
     """How many images the last measure takes, so that most of the time is left for learning."""
-    return min(available, max(int(FINAL_SHARE * seconds / image_seconds), SMALLEST_FINAL))
+    usual, most = (int(share * seconds / image_seconds) for share in (FINAL_SHARE, LARGEST_FINAL_SHARE))
+    return min(available, max(usual, smallest_final(most)))
+
+
+def smallest_final(affordable: int) -> int:
+    """How many images the last measure takes at least, where so many can be measured in the time that it may take."""
+    return max(min(SMALLEST_FINAL, affordable), FEWEST_FINAL)
