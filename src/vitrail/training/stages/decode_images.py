@@ -39,6 +39,7 @@ from vitrail.weights.preprocessing import Preprocessing
 
 MASK_SHARE = 0.25  # of the memory for decoded images, for masks
 QUICK_IMAGES = 2000  # held-out images that are measured on the way, at most
+CALIBRATION_IMAGES = 100  # at least, where there are so many
 HELD_OUT = ("val", "test")
 ENOUGH_IMAGES, ENOUGH_OBJECTS = 200, 100  # for validation, to choose the best weights by
 
@@ -92,9 +93,15 @@ class TrainingImages:
         return "test" if len(self.held_out["test"]) else "val"
 
     @property
+    def calibration_indices(self) -> list[int]:
+        """The validation images that choose temperature, threshold and overlap of a model that is measured on the test
+        part. Evaluations on the way may take fewer."""
+        return self.sample("val", max(self.quick_images or QUICK_IMAGES, CALIBRATION_IMAGES))
+
+    @property
     def calibration_images(self) -> int:
         """How many validation images are run after the last step, beside those that the model is measured on."""
-        return len(self.validation_indices) if self.measured_split == "test" and self.task.calibrates else 0
+        return len(self.calibration_indices) if self.measured_split == "test" and self.task.calibrates else 0
 
     @property
     def measured_at_end(self) -> int:

@@ -26,8 +26,8 @@ from vitrail.training.run_folder import RunFolder
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import trainable
 from vitrail.training.stages.decode_images import TrainingImages, held_out_outputs
-from vitrail.training.stages.learn_familiarity import Learnt, learn_familiarity
-from vitrail.training.stages.make_plan import Planned, report_time, smallest_final
+from vitrail.training.stages.learn_familiarity import Learnt, learn_familiarity, time_for
+from vitrail.training.stages.make_plan import REPORT, FinalCost, Planned, smallest_final
 from vitrail.training.stages.nested_split import nested_metrics, nested_note
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
@@ -91,7 +91,7 @@ def calibrate(run: Run, images: TrainingImages, model: Encoder, plan: Plan, stat
     groups = run.processes.from_main(lambda: groups_of(images, split, indices))
     nested: dict[str, float] = {}
     pooled: list[Tensor] = []
-    calibrated_on = indices if split == "val" else images.validation_indices
+    calibrated_on = indices if split == "val" else images.calibration_indices
     if split == "val" or task.calibrates:
         undecided = replace(images, task=task.without_decoding_choices())
         outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on, pooled=pooled)
@@ -125,13 +125,13 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     assert plan.timing is not None
     timing = plan.timing
     image_seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
-    calibration = images.calibration_images
-    report = report_time(images, timing.image)
-    left = plan.deadline - state.seconds - report - calibration * image_seconds
-    if available * image_seconds <= left + GRACE * plan.deadline:
+    cost = FinalCost(image_seconds, timing.image if images.task.dense else 0.0)
+    calibration = images.calibration_images * image_seconds
+    left = plan.deadline - state.seconds - REPORT - calibration - time_for(images)
+    if cost.seconds(available) <= left + GRACE * plan.deadline:
         return available
-    late = int((max(0.0, left) + LATE * plan.deadline) / image_seconds)
-    return min(available, max(int(left / image_seconds), smallest_final(late)))
+    late = cost.images(max(0.0, left) + LATE * plan.deadline)
+    return min(available, max(cost.images(left), smallest_final(late)))
 
 
 def write_model(

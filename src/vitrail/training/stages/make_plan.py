@@ -33,6 +33,7 @@ VIEWS = 500_000  # images seen in a run from scratch that was given neither epoc
 TUNING_EPOCHS = 10.0
 FEWEST_EVALUATIONS = 6  # on the way, in a run that lasts minutes
 SMALLEST_SAMPLE = 32  # images of an evaluation on the way, even where it takes long
+SMALLEST_DENSE_SAMPLE = 4  # where every image has many answers, and a large photo may take seconds
 FINAL_SHARE = 0.15  # of the time, for the last measure; where that does not suffice, it takes a sample
 LARGEST_FINAL_SHARE = 0.25  # of the time, where fewer than SMALLEST_FINAL images could be measured in the above
 SMALLEST_FINAL = 100  # images of the last measure, unless each takes long
@@ -163,13 +164,15 @@ def timed_duration(run: Run, images: TrainingImages, build: Callable[[], Trainer
     image_seconds = image_time(run, images, trainer)
     mixed = is_mixed(run.processes.device, train.precision or "auto")
     final_seconds = image_time(run, images, trainer, MEASURED_IN) if mixed else image_seconds
-    fixed = report_time(images, image_seconds)
-    ending = fixed + final_seconds * final_sample(final_seconds, budget, images.measured_at_end)
+    fixed = REPORT + time_for(images)  # however slow the machine becomes: the vectors of familiarity stop by the clock
+    cost = FinalCost(final_seconds, image_seconds if images.task.dense else 0.0)
+    ending = fixed + cost.seconds(final_sample(cost, budget, images.measured_at_end))
     deadline = budget - (time.monotonic() - run.began)
     left = without_ending(deadline, ending)
     if left < all_tokens:
         run.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
-    quick = quick_sample(image_seconds, left, len(images.held_out["val"]))
+    smallest = SMALLEST_DENSE_SAMPLE if images.task.dense else SMALLEST_SAMPLE
+    quick = quick_sample(image_seconds, left, len(images.held_out["val"]), smallest)
     timing = StepTiming(
         few_tokens=few_tokens,
         all_tokens=all_tokens,
@@ -196,23 +199,32 @@ def image_time(run: Run, images: TrainingImages, trainer: Trainer, precision: st
     )
 
 
-def report_time(images: TrainingImages, image_seconds: float) -> float:
-    """Seconds at the end that do not depend on how many images are measured, nor, of the vectors of familiarity, which
-    stop by the clock, on how slow the machine becomes. Answers about places are made again for the worst mistakes."""
-    drawn = min(WORST, len(images.held_out[images.measured_split])) if images.task.dense else 0
-    return REPORT + time_for(images) + drawn * image_seconds
+@dataclass(frozen=True)
+class FinalCost:
+    """What an image takes after the last step, in seconds."""
+
+    measured: float
+    drawn: float = 0.0  # once more, for the worst mistakes that the report shows: answers about places are not kept
+
+    def seconds(self, images: int) -> float:
+        return images * self.measured + min(images, WORST) * self.drawn
+
+    def images(self, seconds: float) -> int:
+        """How many so many seconds suffice for."""
+        all_drawn = int(seconds / (self.measured + self.drawn))
+        return all_drawn if all_drawn < WORST else int((seconds - WORST * self.drawn) / self.measured)
 
 
-def quick_sample(image_seconds: float, seconds: float, available: int) -> int:
+def quick_sample(image_seconds: float, seconds: float, available: int, smallest: int) -> int:
     """How many held-out images an evaluation on the way takes, so that enough evaluations fit into the time of the
-    loop."""
+    loop; at least `smallest`."""
     affordable = int(SHARE * max(0.0, seconds) / FEWEST_EVALUATIONS / image_seconds)
-    return min(available, QUICK_IMAGES, max(affordable, SMALLEST_SAMPLE))
+    return min(available, QUICK_IMAGES, max(affordable, smallest))
 
 
-def final_sample(image_seconds: float, seconds: float, available: int) -> int:
+def final_sample(cost: FinalCost, seconds: float, available: int) -> int:
     """How many images the last measure takes, so that most of the time is left for learning."""
-    usual, most = (int(share * seconds / image_seconds) for share in (FINAL_SHARE, LARGEST_FINAL_SHARE))
+    usual, most = (cost.images(share * seconds) for share in (FINAL_SHARE, LARGEST_FINAL_SHARE))
     return min(available, max(usual, smallest_final(most)))
 
 
