@@ -20,7 +20,6 @@ from vitrail.training.optim.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
 SHARE = 0.2  # of the time that they may take; where one takes long there are fewer
-CLOSEST = 0.5  # of the usual distance between two evaluations
 CORRECT_EVERY = 0.02  # of the time; the first correction waits twice as long, because the first steps are slow
 LARGEST_CHANGE = 2.0  # times the steps that are left: a few slow steps do not end a run, the next correction follows
 LARGEST_ENDING = 0.35  # of the time, for the last measure and the report
@@ -46,15 +45,20 @@ class Length:
         return learning_rate(step, self.steps, self.warmup, peak)
 
     def evaluations_by(self, done: int) -> int:
-        """How many there have been after so many steps, from `begins` on. After the last step: all."""
-        return max(self.evaluated, done * self.evaluations // self.steps) if done > self.begins else self.evaluated
+        """How many there have been after so many steps. Those that are left are spread evenly from the last one to the
+        end; one that is overdue, because the end has come nearer, follows at once."""
+        if done <= self.begins:
+            return self.evaluated
+        if done >= self.steps:
+            return self.evaluations
+        count, left, since = self.evaluated, self.evaluations - self.evaluated, self.evaluated_at
+        if (self.begins + 1 - since) * left >= self.steps - since:
+            count, left, since = count + 1, left - 1, self.begins + 1
+        return count + (done - since) * left // (self.steps - since)
 
     def is_evaluated(self, done: int) -> bool:
-        """After so many steps, from `begins` on. The end is always measured. Where a correction brought the end nearer,
-        evaluations that would follow each other at once are left out: they would tell the same, and take the time."""
-        if self.evaluations_by(done) == self.evaluations_by(done - 1):
-            return False
-        return done >= self.steps or done - self.evaluated_at >= CLOSEST * self.steps / self.evaluations
+        """After so many steps, from `begins` on. The end is always measured."""
+        return done >= self.steps or self.evaluations_by(done) > self.evaluations_by(done - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +222,9 @@ def _without_interval(length: dict[str, Any]) -> dict[str, Any]:
         return length
     every = length["evaluate_every"]
     kept = {name: value for name, value in length.items() if name != "evaluate_every"}
-    return {**kept, "evaluations": -(-length["steps"] // every), "evaluated": length["begins"] // every}
+    evaluated = length["begins"] // every
+    of_all = {"evaluations": -(-length["steps"] // every), "evaluated": evaluated, "evaluated_at": evaluated * every}
+    return {**kept, **of_all}
 
 
 def without_ending(deadline: float, ending: float) -> float:
