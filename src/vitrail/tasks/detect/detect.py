@@ -37,6 +37,7 @@ from vitrail.tasks.shared.metric_words import MetricWords
 from vitrail.tasks.task import AnsweredPart, Mix
 
 MOST = 300  # detections of an image
+NOTHING_THERE = "there is no object in these images: the scores of 0 say nothing"
 DENOISING_QUERIES = 48  # about as many hints an image
 BOXES = place_of("denoising queries")
 SHIFT = 0.5  # how far a hint's edges are off at most, in halves of the object's size; those to reject, twice that
@@ -271,6 +272,7 @@ class Detect(DenseTask):
                 {"label": label, "precision": None if np.isnan(curve[0]) else [round(float(p), 4) for p in curve]}
                 for label, curve in zip(self.labels, precision.curve, strict=True)
             ],
+            "notes": [] if counts["objects"].any() else [NOTHING_THERE],
         }
 
     def metrics_of(self, parts: Sequence[AnsweredPart]) -> dict[str, float]:
