@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from vitrail.data.checks.check_dataset import check_dataset
 from vitrail.data.loading.split import digest_files, hold_out
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
@@ -78,6 +79,18 @@ def test_what_training_held_out_is_found_again(data: Callable[..., Dataset], par
     chosen = choose_part(dataset, part, trained(dataset, 0.3, seed=5))
     assert chosen.items == expected and chosen.part == "val"
     assert chosen.notes == (f"left out {60 - len(expected)} images the model was trained on",)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_empty_files_do_not_change_what_training_held_out(data: Callable[..., Dataset], seed: int) -> None:
+    """Training, which looks at files before it divides them, once knew each by its name, and `evaluate` all by the
+    bytes that they do not have: the other images of a small class then changed sides."""
+    dataset = data(none=24)
+    for item in dataset.items[:6]:
+        item.path.write_bytes(b"")
+    training = check_dataset(dataset, fast=True, fraction=0.2, seed=seed).dataset
+    provenance = trained(training, 0.2, seed)
+    assert set(choose_part(dataset, "auto", provenance).items) == set(training.part("val"))
 
 
 def test_what_training_held_out_beside_a_test_part(data: Callable[..., Dataset]) -> None:

@@ -233,3 +233,24 @@ def test_two_classes_of_one_name_are_allowed():
     """ImageNet has two cranes and two maillots."""
     answer = task_for("classify", ["crane", "crane"]).answer(torch.tensor([[0.0, 2.0]]))[0]
     assert [guess["label"] for guess in answer["top"]] == ["crane", "crane"]
+
+
+def test_a_score_of_images_that_tell_nothing_is_said_to_say_nothing():
+    """A validation part without an object, a known pixel or two different numbers was answered with a score of 0."""
+    detect, segment, depth, regress = (
+        task_for(name, labels)
+        for name, labels in (("detect", ["a"]), ("segment", ["a", "b"]), ("depth", ["depth (m)"]), ("regress", ["age"]))
+    )
+    empty = detect.compare(torch.zeros(0, 7), torch.zeros(0, 6))[None]
+    nowhere = detect.evaluate(empty, detect.encode([torch.zeros(0, 6)]), bootstrap=0)
+    assert nowhere["notes"] == ["there is no object in these images: the scores of 0 say nothing"]
+    for task, answer, unknown in (
+        (segment, torch.zeros(4, 4, dtype=torch.uint8), torch.full((4, 4), 255, dtype=torch.uint8)),
+        (depth, torch.ones(4, 4), torch.zeros(4, 4)),
+    ):
+        rows = task.compare(answer, unknown)[None]
+        (note,) = task.evaluate(rows, torch.zeros(1, 0), bootstrap=0)["notes"]
+        assert "is known: the scores of 0 say nothing" in note
+    constant = regress.evaluate(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [3.0]]), bootstrap=0)
+    assert constant["notes"] == ["age is 3 for each of these images: its R2 says nothing"]
+    assert not regress.evaluate(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]), bootstrap=0)["notes"]

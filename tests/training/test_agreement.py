@@ -12,6 +12,7 @@ from PIL import Image
 
 import vitrail
 from vitrail.commands.make_data import make_data
+from vitrail.report.run_record import record
 from vitrail.tasks.registry import task_names
 from vitrail.training.settings import Settings
 from vitrail.training.stages.finish_run import Finished
@@ -101,3 +102,17 @@ def test_evaluations_on_the_way_are_in_the_precision_that_is_trained_in(
     )
     trained(data["classify"], tmp_path / "run", "classify", "auto")
     assert used[0] == "bfloat16" and used[-1] == "float32"
+
+
+def test_the_pictures_of_the_report_are_of_the_answers_that_were_measured(
+    data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitrail.inference.backends.torch_backend import TorchBackend
+
+    monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device: True)
+    finished = trained(data["segment"], tmp_path / "run", "segment", "auto")
+    used, run = set(), TorchBackend.__call__
+    monkeypatch.setattr(
+        TorchBackend, "__call__", lambda backend, *a, **k: used.add(backend.precision) or run(backend, *a, **k)
+    )
+    assert record(finished).worst and used == {"float32"}

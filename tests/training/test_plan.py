@@ -1,6 +1,7 @@
 """How long a run is, and how that is set right on the way."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -119,8 +120,8 @@ def test_the_end_does_not_grow_with_what_saving_takes():
 class Machine:
     """A clock that steps and evaluations move on; `slower(seconds)` is how many times as long as planned they take."""
 
-    def __init__(self, slower):
-        self.slower, self.seconds, self.evaluated = slower, 0.0, []
+    def __init__(self, slower, pace=PACE):
+        self.slower, self.pace, self.seconds, self.evaluated = slower, pace, 0.0, []
 
     def work(self, planned):
         took = planned * self.slower(self.seconds)
@@ -129,18 +130,18 @@ class Machine:
 
     def run(self, current):
         """The loop's part of a run, then its ending. Returns when all of it is over."""
-        done, timing, evaluation = 0, PACE, None
+        done, timing, evaluation = 0, self.pace, None
         while done < current.steps:
             few = done < current.at(done).full_from
-            planned = PACE.few_tokens if few else PACE.all_tokens
-            timing = PACE.scaled(self.work(planned) / planned, evaluation)
+            planned = self.pace.few_tokens if few else self.pace.all_tokens
+            timing = self.pace.scaled(self.work(planned) / planned, evaluation)
             done += 1
             if current.is_evaluated(done):
-                evaluation = self.work(PACE.evaluation)
+                evaluation = self.work(self.pace.evaluation)
                 self.evaluated.append(done)
             if done < current.steps and current.correction_is_due(done, self.seconds):
                 current = current.corrected(done, self.seconds, timing, 0.7, 0.05)
-        self.work(PACE.ending)
+        self.work(self.pace.ending)
         return self.seconds
 
 
@@ -162,6 +163,17 @@ def test_the_time_that_was_given_is_the_time_it_takes(slower, off):
     assert len(machine.evaluated) >= 6
     apart = [b - a for a, b in pairwise([0, *machine.evaluated[:-1]])]  # the end comes when it comes
     assert min(apart) >= 0.45 * machine.evaluated[-1] / 12
+
+
+@pytest.mark.parametrize("begins", [30, 200, 305, 400, 500])
+@pytest.mark.parametrize("times", [0.5, 2.0, 3.0])
+def test_none_of_six_evaluations_is_lost_where_the_end_moves(begins, times):
+    """Five were made, where another program took half of the machine."""
+    pace = replace(PACE, evaluation=20.0)
+    machine = Machine(lambda seconds: times if seconds > begins else 1.0, pace)
+    machine.run(timed_plan(timing=pace))
+    apart = [b - a for a, b in pairwise([0, *machine.evaluated])]
+    assert len(machine.evaluated) == 6 and max(apart) < 0.5 * machine.evaluated[-1]
 
 
 def test_evaluations():

@@ -715,6 +715,16 @@ def test_few_held_out_images_do_not_choose_the_weights(tmp_path, pictures, monke
     assert said is (enough > 1)
 
 
+def test_a_small_sample_of_many_images_does_not_choose_the_weights(tmp_path, pictures, monkeypatch, capsys):
+    """Where an evaluation takes long, those on the way measure a few images, however many are held out."""
+    monkeypatch.setattr("vitrail.training.stages.decode_images.ENOUGH_IMAGES", 12)
+    monkeypatch.setattr("vitrail.training.stages.decode_images.QUICK_IMAGES", 10)
+    finished = train(pictures, tmp_path / "run", settings=fast())
+    assert finished.state.best_step == finished.state.step and not finished.results["chose_weights"]
+    assert "evaluations on the way measure 10 of 16 validation images: too few" in capsys.readouterr().out
+    assert "nested" not in finished.results  # all 16 are enough to calibrate by
+
+
 def test_the_last_measure_takes_a_sample_where_the_time_is_over(tmp_path, pictures, monkeypatch, capsys):
     monkeypatch.setattr("vitrail.training.stages.finish_run.images_in_time", lambda *arguments: 5)
     finished = train(pictures, tmp_path / "run", settings=fast())

@@ -107,6 +107,14 @@ def has_depth(values: NDArray[Any]) -> bool:
     return values.dtype.kind in "ui" and values.dtype.itemsize > 1
 
 
+def is_share(values: NDArray[Any]) -> bool | None:
+    """Whether real numbers lie between 0 and 1, and `eight_bit` takes 1 for white; None where they are whole."""
+    if values.dtype.kind != "f" or not values.size:
+        return None
+    known = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    return bool(known.min() >= 0 and known.max() <= 1)
+
+
 def declared_depth(image: Image.Image) -> int | None:
     """The depth that a TIFF declares by its largest allowed value, where it does."""
     return _bits_of(getattr(image, "tag_v2", {}).get(_MAX_SAMPLE_VALUE))

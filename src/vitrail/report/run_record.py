@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vitrail import __version__
+from vitrail.inference.evaluation import MEASURED_IN
 from vitrail.inference.predictor import Predictor
 from vitrail.report.pages.run_page import RunRecord
 from vitrail.report.sections.familiarity_section import familiarity_section
@@ -78,5 +79,6 @@ def _worst_seen(finished: Finished) -> list[tuple[Tensor, Tensor]]:
         return []
     items = [finished.items[row["index"]] for row in finished.results["worst"]]
     targets = task.targets(items, (1, 1), 0.0, finished.settings.data.workers)
-    outputs = Predictor(finished.checkpoint).outputs(item.source for item in items)
+    predictor = Predictor(finished.checkpoint, precision=MEASURED_IN)  # the answers that were measured
+    outputs = predictor.outputs(item.source for item in items)
     return [(output, targets.own(index)) for index, (_, output) in enumerate(outputs) if isinstance(output, Tensor)]

@@ -34,6 +34,14 @@ class Mix(NamedTuple):
     ratio: Tensor  # (B,) between 0 and 1
 
 
+class AnsweredPart(NamedTuple):
+    """Some of the images that are measured together."""
+
+    task: Task  # as it was when they were answered
+    outputs: Tensor  # what they mean, as `evaluate` takes them
+    targets: Tensor
+
+
 class Task(TaskAnswers):
     """Targets, loss, metrics and answers of one kind. Made by `registry.task_for`."""
 
@@ -146,6 +154,11 @@ class Task(TaskAnswers):
         `answer`). `notes`, where there are any: sentences on what a metric leaves out.
 
         groups: the group of each image, where some belong together (`data/image_groups.py`)."""
+
+    def metrics_of(self, parts: Sequence[AnsweredPart]) -> dict[str, float]:
+        """The metrics of `evaluate` of all these images together."""
+        outputs, targets = (torch.cat(some) for some in ([p.outputs for p in parts], [p.targets for p in parts]))
+        return dict(self.evaluate(outputs, targets, bootstrap=0)["metrics"])
 
     def overall(
         self, images: int, values: Mapping[str, Any], intervals: Mapping[str, Any], groups: Groups | None

@@ -20,10 +20,10 @@ from vitrail.training.optim.schedule import learning_rate
 
 EVALUATIONS = 12  # during a run
 SHARE = 0.2  # of the time that they may take; where one takes long there are fewer
-CLOSEST = 0.5  # of the usual distance between two evaluations
 CORRECT_EVERY = 0.02  # of the time; the first correction waits twice as long, because the first steps are slow
 LARGEST_CHANGE = 2.0  # times the steps that are left: a few slow steps do not end a run, the next correction follows
 LARGEST_ENDING = 0.35  # of the time, for the last measure and the report
+ROUNDING = 1e-6  # of an evaluation: six that fit exactly are six
 SLACK = 1.0  # seconds that a run may be late before it ends at once
 _KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "int | None": (int,), "float": (int, float), "str": (str,)}
 
@@ -45,15 +45,20 @@ class Length:
         return learning_rate(step, self.steps, self.warmup, peak)
 
     def evaluations_by(self, done: int) -> int:
-        """How many there have been after so many steps, from `begins` on. After the last step: all."""
-        return max(self.evaluated, done * self.evaluations // self.steps) if done > self.begins else self.evaluated
+        """How many there have been after so many steps. Those that are left are spread evenly from the last one to the
+        end; one that is overdue, because the end has come nearer, follows at once."""
+        if done <= self.begins:
+            return self.evaluated
+        if done >= self.steps:
+            return self.evaluations
+        count, left, since = self.evaluated, self.evaluations - self.evaluated, self.evaluated_at
+        if (self.begins + 1 - since) * left >= self.steps - since:
+            count, left, since = count + 1, left - 1, self.begins + 1
+        return count + (done - since) * left // (self.steps - since)
 
     def is_evaluated(self, done: int) -> bool:
-        """After so many steps, from `begins` on. The end is always measured. Where a correction brought the end nearer,
-        evaluations that would follow each other at once are left out: they would tell the same, and take the time."""
-        if self.evaluations_by(done) == self.evaluations_by(done - 1):
-            return False
-        return done >= self.steps or done - self.evaluated_at >= CLOSEST * self.steps / self.evaluations
+        """After so many steps, from `begins` on. The end is always measured."""
+        return done >= self.steps or self.evaluations_by(done) > self.evaluations_by(done - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +75,7 @@ class StepTiming:
 
     def evaluations(self, seconds: float) -> int:
         """How many fit well into so much time."""
-        return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9))))
+        return max(2, min(EVALUATIONS, int(SHARE * seconds / max(self.evaluation, 1e-9) + ROUNDING)))
 
     def scaled(self, slower: float, evaluation: float | None = None, image: float | None = None) -> StepTiming:
         """With steps that take so many times as long, and an evaluation and an image of it that take so long (None: as
@@ -114,9 +119,8 @@ class Plan:
 
     @property
     def loop_seconds(self) -> float:
-        """For the steps and the evaluations on the way. The end is made shorter rather than take most of the time."""
-        ending = self.timing.ending if self.timing is not None else 0.0
-        return self.deadline - min(ending, LARGEST_ENDING * self.deadline)
+        """For the steps and the evaluations on the way."""
+        return without_ending(self.deadline, self.timing.ending if self.timing is not None else 0.0)
 
     def at(self, step: int) -> Length:
         """The length that was planned when that step was made."""
@@ -218,7 +222,14 @@ def _without_interval(length: dict[str, Any]) -> dict[str, Any]:
         return length
     every = length["evaluate_every"]
     kept = {name: value for name, value in length.items() if name != "evaluate_every"}
-    return {**kept, "evaluations": -(-length["steps"] // every), "evaluated": length["begins"] // every}
+    evaluated = length["begins"] // every
+    of_all = {"evaluations": -(-length["steps"] // every), "evaluated": evaluated, "evaluated_at": evaluated * every}
+    return {**kept, **of_all}
+
+
+def without_ending(deadline: float, ending: float) -> float:
+    """The seconds for the loop. The end is made shorter rather than take most of the time."""
+    return deadline - min(ending, LARGEST_ENDING * max(0.0, deadline))
 
 
 def length_of(steps: int, keep_until: float, warmup: float, evaluations: int = EVALUATIONS) -> Length:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +16,8 @@ SHARE = 0.005  # of the time, for each kind of step
 LONGEST = 10.0  # seconds
 WARM_UP = 2  # steps that do not count: memory is new, threads start
 FEWEST = 4
-TIMED_IMAGES = 64  # held-out images whose evaluation is timed
+TIMED_IMAGES = 64  # held-out images whose evaluation is timed, at most
+MORE = 4  # times as many are timed after the first, if there is time
 ENDLESS = Length(steps=10**9, warmup=0, full_from=0, evaluations=1)  # every step sees all tokens
 
 
@@ -29,11 +31,22 @@ def measure_steps(trainer: Trainer, budget: float) -> tuple[float, float]:
     return few_tokens, all_tokens
 
 
-def measure_evaluation(evaluate: Callable[[int], object], images: int, agree: Callable[[bool], bool]) -> float:
-    """Seconds of evaluating one held-out image. `evaluate` takes how many, `images` is how many there are."""
-    timed = min(images, TIMED_IMAGES)
-    evaluate(min(timed, 8))  # memory is new to the process
-    return shortest_time(lambda: evaluate(timed), 0.0, agree, warm_up=0, fewest=1) / timed
+def measure_evaluation(
+    evaluate: Callable[[int], object], images: int, agree: Callable[[bool], bool], seconds: float = math.inf
+) -> float:
+    """Seconds of evaluating one held-out image. `evaluate` takes how many, `images` is how many there are. The first
+    ones wait for memory that is new to the process, so more and more are run, as many as so many seconds suffice for:
+    of photos of 12 megapixels with masks each takes seconds."""
+    timed, began = 1, time.perf_counter()
+    while True:
+        before = time.perf_counter()
+        evaluate(timed)
+        now = time.perf_counter()
+        following = min(MORE * timed, TIMED_IMAGES, images)
+        too_long = now - began + (now - before) / timed * following > seconds
+        if agree(too_long or following <= timed):
+            return (now - before) / timed
+        timed = following
 
 
 def time_steps(trainer: Trainer, length: Length, seconds: float) -> float:
@@ -47,16 +60,10 @@ def time_steps(trainer: Trainer, length: Length, seconds: float) -> float:
         return shortest_time(step, seconds, trainer.processes.agree)
 
 
-def shortest_time(
-    work: Callable[[], object],
-    seconds: float,
-    agree: Callable[[bool], bool],
-    warm_up: int = WARM_UP,
-    fewest: int = FEWEST,
-) -> float:
+def shortest_time(work: Callable[[], object], seconds: float, agree: Callable[[bool], bool]) -> float:
     """The shortest time of `work`, repeated for so long: the first ones wait for memory that is new to the process, at
     times four times as long. Several processes agree on when it is enough."""
-    for _ in range(warm_up):
+    for _ in range(WARM_UP):
         work()
     began, shortest = time.perf_counter(), float("inf")
     for done in count(1):
@@ -64,6 +71,6 @@ def shortest_time(
         work()
         after = time.perf_counter()
         shortest = min(shortest, after - before)
-        if agree(done >= fewest and after - began >= seconds):
+        if agree(done >= FEWEST and after - began >= seconds):
             return shortest
     raise AssertionError

@@ -79,7 +79,10 @@ def readable_errors(run: Run, settings: Settings) -> Iterator[None]:
 def announce(run: Run, trainer: Trainer, images: TrainingImages, plan: Plan) -> None:
     """What is trained, and what is kept of it."""
     if not images.can_choose_best:
-        held_out = counted(len(images.held_out["val"]), "validation image")
+        every, measured = len(images.held_out["val"]), len(images.validation_indices)
+        held_out = counted(every, "validation image")
+        if measured < every:
+            held_out = f"evaluations on the way measure {measured} of {held_out}"
         run.progress.say(f"  {held_out}: too few to choose the best weights by, so the last ones are kept")
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
     run.progress.say(

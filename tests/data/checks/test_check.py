@@ -248,6 +248,21 @@ def test_dark_pictures_are_no_reason_to_warn(photos: Photos) -> None:
     assert found(report, "mixed-depths").severity == "note" and common_depth(report.examined) == 12
 
 
+@pytest.mark.parametrize("ending", [".tif", ".npy"])
+@pytest.mark.parametrize("fast", [False, True])
+def test_real_numbers_of_two_ranges(tmp_path: Path, ending: str, fast: bool) -> None:
+    """A pixel of 1.01 instead of 1 makes a picture black that was grey: what is white is guessed file by file."""
+    for number in range(6):
+        (folder := tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        values = np.random.default_rng(number).random((16, 16)).astype(np.float32)
+        values[0, 0] = 1.01 if number == 3 else 1.0
+        path = folder / f"{number}{ending}"
+        np.save(path, values) if ending == ".npy" else Image.fromarray(values).save(path)
+    assert names(found(check(tmp_path, fast=fast), "mixed-real-ranges")) == [f"3{ending}"]
+    (tmp_path / "b" / f"3{ending}").unlink()
+    assert all(finding.kind != "mixed-real-ranges" for finding in check(tmp_path, fast=fast).findings)
+
+
 def test_values_below_zero_have_no_common_depth(photos: Photos) -> None:
     folder = photos("cat/0.jpg", "cat/1.jpg")
     for place, file in enumerate(sorted(folder.rglob("*.jpg"))):

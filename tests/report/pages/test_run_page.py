@@ -340,6 +340,9 @@ def test_a_threshold_that_these_images_chose_is_told(tmp_path: Path) -> None:
     chosen = replace(one, results=dict(one.results, threshold=0.3))
     assert "chose the best epoch and the threshold of precision, recall and F1, so" in Reader(page(chosen)).text
     assert "threshold" not in Reader(page(replace(chosen, part="test"))).text
+    overlap = replace(one, results=dict(chosen.results, nms_iou=0.5))
+    said = "threshold of precision, recall and F1 and from which overlap on two boxes are one object, so new"
+    assert said in Reader(page(overlap)).text
 
 
 def test_validation_and_test_are_told_apart(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ import pytest
 import sklearn.metrics as sk
 import torch
 
+from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
-from vitrail.tasks.registry import task_for
+from vitrail.tasks.registry import task_data, task_for
 from vitrail.tasks.task import Mix
 
 
@@ -31,6 +32,30 @@ def test_targets_become_floats():
 def test_targets_of_another_shape_are_refused(bad):
     with pytest.raises(VitrailError, match="2 numbers an image"):
         regress("a", "b").encode(bad)
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ([1.7e9, 1.7e9 + 40, 1.7e9 + 90], 128),  # seconds since 1970
+        ([-1.7e9, -1.7e9 - 40], 128),
+        ([2000.0, 2015.0], None),
+        ([5_400_000.0, 5_400_050.0], None),  # metres to the north
+        ([1e-9, 2e-9, 5e-9], None),
+        ([0.0, 1.0], None),
+        ([1.7e9, 1.8e9], None),
+    ],
+)
+def test_numbers_that_answers_cannot_tell_apart_are_refused(tmp_path, values, step):
+    """Trained on seconds since 1970 that differ by a minute, a run said R2 0.28 and `evaluate` -0.40: both truth and
+    answers were rounded to 128 seconds, in two different orders."""
+    items = tuple(Item(tmp_path / f"{n}.png", (value,), "train") for n, value in enumerate(values))
+    findings = task_data("regress").obstacles(Dataset(tmp_path, "table", "regress", ("when",), items))
+    assert [finding.kind for finding in findings] == (["coarse-target"] if step else [])
+    if step:
+        said = f"'when' has numbers of about {values[0]:g}, where 32-bit answers come in steps of 128"
+        assert findings[0].title == said
+        assert f"subtract {min(values):.0f} from all" in findings[0].advice
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e39, None])

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from vitrail.training.loop import TrainState
 from vitrail.training.plan import Plan, StepTiming, length_of
 from vitrail.training.settings import Settings
 from vitrail.training.stages.finish_run import GRACE, images_in_time
 from vitrail.training.stages.learn_familiarity import SHARE
-from vitrail.training.stages.make_plan import REPORT, SMALLEST_FINAL
+from vitrail.training.stages.make_plan import FEWEST_FINAL, REPORT, SMALLEST_FINAL
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ def test_a_sample_is_measured_rather_than_overrun_by_much(left: float, count: in
     """1,000 test images, of which each takes 10 ms in float32, and 100 s in all; 50 images are for the calibration."""
     assert GRACE == 0.01
     images: Any = SimpleNamespace(
+        task=SimpleNamespace(dense=False),
         settings=Settings().with_values({"train.minutes": 100 / 60}),
         held_out={"test": range(1000)},
         measured_split="test",
@@ -36,3 +38,23 @@ def test_a_sample_is_measured_rather_than_overrun_by_much(left: float, count: in
     plan = Plan(lengths=(length_of(10, 0.7, 0.05),), data="", started="", command="", deadline=100.0, timing=timing)
     done: Any = SimpleNamespace(seconds=100.0 - left - REPORT - 50 * 0.01 - SHARE * 100 - 1e-6)
     assert images_in_time(images, plan, done) == count
+
+
+@pytest.mark.parametrize(
+    ("image_seconds", "dense", "count"),
+    [(0.04, False, SMALLEST_FINAL), (0.2, False, 25), (0.2, True, 12), (6.0, True, FEWEST_FINAL)],
+)
+def test_a_hundred_images_that_take_long_are_no_reason_to_overrun(
+    image_seconds: float, dense: bool, count: int
+) -> None:
+    """100 s are over. A hundred photos of 12 megapixels with masks would take ten minutes more."""
+    images: Any = SimpleNamespace(
+        task=SimpleNamespace(dense=dense),
+        settings=Settings().with_values({"train.minutes": 100 / 60}),
+        held_out={"val": range(1000)},
+        measured_split="val",
+        calibration_images=0,
+    )
+    timing = StepTiming(few_tokens=1.0, all_tokens=1.0, evaluation=1.0, image=image_seconds)
+    plan = Plan(lengths=(length_of(10, 0.7, 0.05),), data="", started="", command="", deadline=100.0, timing=timing)
+    assert images_in_time(images, plan, TrainState(seconds=100.0)) == count

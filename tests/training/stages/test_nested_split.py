@@ -42,6 +42,38 @@ def test_each_half_is_measured_with_the_temperature_of_the_other():
     assert task.temperature == 1.0  # the task itself has not been calibrated
 
 
+@pytest.mark.parametrize("task_name", ["classify", "multilabel"])
+def test_what_no_temperature_changes_is_not_said_to_change(task_name):
+    """Half of few images has another mAP, and a larger calibration error, than all of them, whatever was chosen."""
+    generator = torch.Generator().manual_seed(0)
+    task = task_for(task_name, ["a", "b", "c", "d"])
+    classes = torch.randint(4, (14,), generator=generator)
+    of_each = torch.nn.functional.one_hot(classes, 4).float()
+    targets = classes if task_name == "classify" else of_each
+    outputs = 5 * (2 * of_each - 1 + torch.randn(14, 4, generator=generator))
+    nested = nested_metrics(task, outputs, targets)
+    chosen = task_for(task_name, ["a", "b", "c", "d"])
+    chosen.calibrate(outputs, targets)
+    together = chosen.evaluate(chosen.meant(outputs), targets, bootstrap=0)["metrics"]
+    same = set(together) - {"log_loss", "ece"}
+    assert {name: nested[name] for name in same} == pytest.approx({name: together[name] for name in same})
+    assert nested["log_loss"] > 1.005 * together["log_loss"]
+
+
+def test_each_half_counts_objects_from_its_own_threshold():
+    """In one half objects have a score of 0.9 and false alarms 0.6, in the other 0.3 and 0.1."""
+    task, images = task_for("detect", ["dot"]), 8
+    candidates, truth = torch.zeros(images, 2, 6), torch.full((images, 1, 6), -1.0)
+    candidates[:, :, 2:] = torch.tensor([[0.1, 0.1, 0.4, 0.4], [0.6, 0.6, 0.9, 0.9]])
+    truth[:, 0] = torch.tensor([0, 0.1, 0.1, 0.4, 0.4, 0])
+    first, second = halves(images, None, 0)
+    candidates[first, :, 1], candidates[second, :, 1] = torch.tensor([0.9, 0.6]), torch.tensor([0.3, 0.1])
+    nested = nested_metrics(task, task.without_decoding_choices().with_decoding(candidates.flatten(1)), truth)
+    # the first half's threshold, 0.75, finds nothing in the second; the second's, 0.2, takes the first's false alarms
+    assert (nested["precision"], nested["recall"]) == (pytest.approx(4 / 8), pytest.approx(4 / 8))
+    assert nested["AP50"] < 1
+
+
 def test_the_overlap_of_boxes_is_the_other_halfs():
     """Two boxes at the same place: in one half both are objects, in the other one is a copy."""
     task = task_for("detect", ["dot"])

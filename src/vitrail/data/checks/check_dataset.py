@@ -15,7 +15,7 @@ from vitrail.data.checks.examine import Examined, examine
 from vitrail.data.checks.file_checks import check_files
 from vitrail.data.checks.placeholder_checks import check_placeholders, find_placeholders
 from vitrail.data.description import describe, obstacles
-from vitrail.data.loading.split import hold_out
+from vitrail.data.loading.split import digest_name, hold_out
 from vitrail.dataset import SPLITS, Dataset, Item
 from vitrail.findings import SEVERITIES, Finding, by_weight
 from vitrail.images.decode import kind_of
@@ -56,7 +56,7 @@ class CheckReport:
     @property
     def digests(self) -> list[bytes]:
         """Of the items' bytes, for `split.hold_out`, which need not read the files again."""
-        return [one.digest for one in self.examined]
+        return _digests(self.dataset, self.examined)
 
     def count(self, severity: str) -> int:
         """How many findings have this severity."""
@@ -124,8 +124,7 @@ def check_dataset(
     pairs = in_threads(look, dataset.items, workers, progress)
     examined = [image for image, _ in pairs]
     looks = [target for _, target in pairs] if any(target is not None for _, target in pairs) else []
-    digests = [image.digest or image.path.name.encode("utf-8", "surrogateescape") for image in examined]
-    parted = hold_out(dataset, fraction, seed, digests)
+    parted = hold_out(dataset, fraction, seed, _digests(dataset, examined))
     return CheckReport(
         dataset=parted,
         description=describe(dataset, fraction),
@@ -135,6 +134,12 @@ def check_dataset(
         examined=tuple(examined),
         looks=tuple(looks),
     )
+
+
+def _digests(dataset: Dataset, examined: Sequence[Examined]) -> list[bytes]:
+    """As `split.digest_files` gives them."""
+    pairs = zip(dataset.items, examined, strict=True)
+    return [image.digest or digest_name(item.source) for item, image in pairs]
 
 
 def _findings(

@@ -14,7 +14,7 @@ from vitrail.data.checks.flatness import NOT_FLAT, Flatness, flatness
 from vitrail.data.checks.perceptual_hash import hash_picture, small_picture
 from vitrail.data.loading.split import digest
 from vitrail.images.arrays import is_npy, is_tiff, load_npy, load_tiff
-from vitrail.images.channels import declared_depth, depth_of, eight_bit, from_pillow, has_depth, is_deep
+from vitrail.images.channels import declared_depth, depth_of, eight_bit, from_pillow, has_depth, is_deep, is_share
 from vitrail.images.decode import ImageFacts, decode, facts_of, open_image, read_file
 from vitrail.images.sniffing import ends_early
 from vitrail.images.stored_image import StoredImage
@@ -33,6 +33,7 @@ class Examined:
     facts: ImageFacts | None = None
     deep: bool = False  # whether it holds whole numbers of more than 8 bits
     depth: int | None = None  # of these, the bits in use; None: it holds values below 0
+    share: bool | None = None  # of real numbers: whether they lie between 0 and 1, and 1 is white
     hash: int = 0  # this and the next two only after a full look
     small: NDArray[np.uint8] | None = None
     flatness: Flatness = NOT_FLAT
@@ -40,7 +41,7 @@ class Examined:
 
 def examine(source: Path | StoredImage, fast: bool = False) -> Examined:
     """A full look decodes every pixel. A fast one reads the header, and decodes only what seems to lack its end, and
-    what has more than 8 bits: only its values tell how many are in use.
+    what has more than 8 bits or real numbers: only its values tell how many are in use, and what is white.
 
     The name of an image in a manifest stands for a path."""
     path = Path(source.name) if isinstance(source, StoredImage) else source
@@ -82,12 +83,14 @@ def _look_at_picture(examined: Examined, data: bytes, fast: bool) -> None:
     with image, as_sentences(name, data):
         examined.facts = facts_of(image)
         examined.deep = is_deep(image) and image.mode != "F"
-        if fast and not ends_early(data) and not examined.deep:
+        if fast and not ends_early(data) and not is_deep(image):
             return None
         declared = declared_depth(image)
         whole = decode(image, data, name, target=_TARGET)
         if examined.deep:
             examined.depth = declared or depth_of(np.asarray(whole))
+        elif is_deep(image):
+            examined.share = is_share(np.asarray(whole))
         if not fast or ends_early(data):
             _look_at_pixels(examined, from_pillow(whole, 3))
         return None
@@ -98,7 +101,7 @@ def _look_at_values(examined: Examined, data: bytes, values: NDArray[Any], form:
         pixels = eight_bit(values)
     height, width, channels = values.shape
     examined.facts = ImageFacts(form, f"{values.dtype} x {channels}", width, height)
-    examined.deep, examined.depth = has_depth(values), depth_of(values)
+    examined.deep, examined.depth, examined.share = has_depth(values), depth_of(values), is_share(values)
     _look_at_pixels(examined, pixels)
 
 

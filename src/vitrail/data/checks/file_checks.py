@@ -29,6 +29,7 @@ def check_files(examined: Sequence[Examined]) -> list[Finding]:
         _tiny(readable),
         _odd_shape(readable),
         _mixed_depths(readable),
+        _mixed_shares(readable),
         _mixed_kinds(readable),
         _huge(readable),
         _wrong_endings(readable),
@@ -82,6 +83,20 @@ def _odd_shape(examined: Sequence[Examined]) -> Finding | None:
     title = f"{counted(len(odd), 'image is', 'images are')} much wider or taller than the rest"
     advice = "look whether the middle shows what matters, or use the resize rule pad, which cuts nothing off"
     return _finding("odd-shape", "warning", title, advice, _with_sizes(odd))
+
+
+def _mixed_shares(examined: Sequence[Examined]) -> Finding | None:
+    """White is 1 in a file of real numbers from 0 to 1, and 255 or more in one with a single value of 1.01."""
+    shares = [image for image in examined if image.share]
+    others = [image for image in examined if image.share is False]
+    if not shares or not others:
+        return None
+    title = (
+        f"of the images of real numbers {len(shares):,} lie between 0 and 1, where 1 is white, and {len(others):,} do "
+        "not, where 1 is nearly black"
+    )
+    odd = [Example((image.path,)) for image in min(shares, others, key=len)]
+    return _finding("mixed-real-ranges", "error", title, "bring all to one range, such as 0 to 1", odd)
 
 
 def _mixed_depths(examined: Sequence[Examined]) -> Finding | None:

@@ -105,8 +105,15 @@ def number_of(key: str, seed: int) -> float:
 def digest_files(
     sources: Sequence[Path | StoredImage], workers: int | None = None, progress: Progress | None = None
 ) -> list[bytes]:
-    """The digest of each image's bytes. One that cannot be read has that of its name: others report it."""
+    """The digest of each image's bytes. One that is empty or cannot be read has that of its name: others
+    report it."""
     return in_threads(_digest_file, sources, workers, progress)
+
+
+def digest_name(source: Path | StoredImage) -> bytes:
+    """In the place of the digest of an image that has no bytes. Whoever divides a set takes this one, or training and
+    `evaluate` would divide it differently."""
+    return digest(os.fsencode(source.name))
 
 
 def digest(data: bytes) -> bytes:
@@ -119,9 +126,10 @@ def digest(data: bytes) -> bytes:
 
 def _digest_file(source: Path | StoredImage) -> bytes:
     try:
-        return digest(source.read() if isinstance(source, StoredImage) else source.read_bytes())
+        data = source.read() if isinstance(source, StoredImage) else source.read_bytes()
     except (OSError, UnreadableImage):
-        return digest(os.fsencode(source.name))
+        data = b""
+    return digest(data) if data else digest_name(source)
 
 
 def _placed(item: Item, split: str) -> Item:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.checks.examine import Examined, common_depth, examine
 from vitrail.data.layouts.manifest_layout import NAMED, LeftOut
-from vitrail.data.loading.split import ENOUGH, number_of
+from vitrail.data.loading.split import ENOUGH, digest_name, number_of
 from vitrail.data.loading.window_sampler import POOL
 from vitrail.data.manifest.manifest_file import Manifest, Shard
 from vitrail.data.manifest.manifest_row import ManifestRow
@@ -104,7 +104,7 @@ def look_at_shard(manifest: Manifest, shard: Shard, seed: int, progress: Progres
     places = np.flatnonzero(records["target"] != NO_CLASS).tolist()
     images = in_threads(lambda place: examine(rows[place].image(manifest.root)), places, None, progress)
     for place, image in zip(places, images, strict=True):
-        content = image.digest or image.path.name.encode("utf-8", "surrogateescape")
+        content = image.digest or digest_name(rows[place].image(manifest.root))
         records["number"][place] = number_of(f"bytes {content.hex()}", seed)
         records["broken"][place] = image.problem is not None
         if image.problem is None and image.facts is not None:

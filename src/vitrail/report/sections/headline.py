@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrail.tasks.shared.metric_words import interval_text, over_groups
 from vitrail.tasks.task import Task
-from vitrail.text import counted
+from vitrail.text import counted, joined
 
 
 def headline(results: Mapping[str, Any], part: str, task: Task) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def _caveat(results: Mapping[str, Any], part: str) -> str:
         chosen.append("the calibration")
     elif "threshold" in results:
         chosen.append("the threshold of precision, recall and F1")
+    if results.get("nms_iou") is not None:
+        chosen.append("from which overlap on two boxes are one object")
     if not chosen:
-        return "Nothing was chosen by these images: they are few, and the last weights were kept."
-    return (
-        f"These images also chose {' and '.join(chosen)}, so new ones may score a little lower; a test part would tell."
-    )
+        return "Nothing was chosen by these images: few were measured on the way, and the last weights were kept."
+    return f"These images also chose {joined(chosen)}, so new ones may score a little lower; a test part would tell."

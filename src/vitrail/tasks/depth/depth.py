@@ -229,7 +229,9 @@ class Depth(DenseTask):
         measured = measure(depth_metrics.metrics, len(outputs), bootstrap, seed, groups)
         results = self.overall(len(outputs), *measured, groups)
         per_label = depth_metrics.per_label(self.labels[0], results["metrics"])
-        return results | {"per_label": per_label, "worst": depth_metrics.worst(self.unit)}
+        known = depth_metrics.sums["known"].any()
+        notes = [] if known else ["no pixel of these depth maps is known: the scores of 0 say nothing"]
+        return results | {"per_label": per_label, "worst": depth_metrics.worst(self.unit), "notes": notes}
 
     def _depth_metrics(self, rows: Tensor) -> DepthMetrics:
         """rows (M, KEPT): what `compare` gave for each image."""

@@ -34,9 +34,10 @@ from vitrail.tasks.shared.entropy import binary_entropy
 from vitrail.tasks.shared.intervals import Groups
 from vitrail.tasks.shared.intervals import bootstrap as bootstrap_intervals
 from vitrail.tasks.shared.metric_words import MetricWords
-from vitrail.tasks.task import Mix
+from vitrail.tasks.task import AnsweredPart, Mix
 
 MOST = 300  # detections of an image
+NOTHING_THERE = "there is no object in these images: the scores of 0 say nothing"
 DENOISING_QUERIES = 48  # about as many hints an image
 BOXES = place_of("denoising queries")
 SHIFT = 0.5  # how far a hint's edges are off at most, in halves of the object's size; those to reject, twice that
@@ -271,7 +272,16 @@ class Detect(DenseTask):
                 {"label": label, "precision": None if np.isnan(curve[0]) else [round(float(p), 4) for p in curve]}
                 for label, curve in zip(self.labels, precision.curve, strict=True)
             ],
+            "notes": [] if counts["objects"].any() else [NOTHING_THERE],
         }
+
+    def metrics_of(self, parts: Sequence[AnsweredPart]) -> dict[str, float]:
+        """Each part has a threshold of its own."""
+        box_metrics = [BoxMetrics(*self._arrays(part.outputs, part.targets), self.outputs) for part in parts]
+        tasks = [part.task for part in parts if isinstance(part.task, Detect)]
+        counts = [own.counts(task.threshold) for own, task in zip(box_metrics, tasks, strict=True)]
+        total = {name: np.sum([own[name] for own in counts], axis=0) for name in counts[0]}
+        return super().metrics_of(parts) | box_metrics[0].metrics(total)
 
     def _check_pairs(self, outputs: Tensor, targets: Tensor) -> None:
         if len(outputs) != len(targets):

@@ -17,6 +17,7 @@ from vitrail.tasks.task_data import TableTargets, TargetLook, TaskData
 from vitrail.text import counted, joined, listing, shown
 
 BINS = 12  # of a histogram
+COARSEST = 1 / 20  # of the spread of a number: a larger step of the answers would be seen in the score
 
 
 class NumberData(TaskData):
@@ -63,11 +64,15 @@ class NumberData(TaskData):
     def obstacles(self, dataset: Dataset) -> list[Finding]:
         train = dataset.part("train")
         for position, name in enumerate(dataset.labels):
-            values = {item.target[position] for item in train if isinstance(item.target, tuple)}
-            if len(values) == 1:
-                title = f"{name!r} is {values.pop():g} for every training image"
+            values = [item.target[position] for item in train if isinstance(item.target, tuple)]
+            if len(set(values)) == 1:
+                title = f"{name!r} is {values[0]:g} for every training image"
                 advice = "remove the column: there is nothing to learn from it"
                 return [Finding("constant-target", "error", title, advice, len(train), (Example((), name),))]
+            if values and (step := float32_step(values)) > COARSEST * spread_of(values):
+                title = f"{name!r} has numbers of about {values[0]:g}, where 32-bit answers come in steps of {step:g}"
+                advice = f"subtract {min(values):.0f} from all, and add it to the answers"
+                return [Finding("coarse-target", "error", title, advice, len(train), (Example((), name),))]
         return []
 
     def summary(self, dataset: Dataset, looks: Sequence[TargetLook | None]) -> dict[str, Any]:
@@ -86,6 +91,17 @@ class NumberData(TaskData):
 
     def scene_columns(self, scene: Scene) -> dict[str, Any]:
         return {"count": len(scene.shapes), "size": int(scene.shapes[0].pixels.sum())}
+
+
+def float32_step(values: Sequence[float]) -> float:
+    """How far apart 32-bit numbers, such as a model's answers, are where the largest of these is."""
+    return math.ldexp(1.0, math.frexp(max(map(abs, values)))[1] - 24)
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """The standard deviation."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
 # ---- parts

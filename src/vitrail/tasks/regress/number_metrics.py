@@ -52,6 +52,11 @@ class NumberMetrics:
             for k, label in enumerate(labels)
         ]
 
+    def constants(self, labels: Sequence[str]) -> list[str]:
+        """Sentences on the numbers that do not vary, of which R2 says nothing."""
+        constant = np.flatnonzero((self.true == self.true[:1]).all(0)).tolist()
+        return [f"{labels[k]} is {self.true[0, k]:g} for each of these images: its R2 says nothing" for k in constant]
+
     def worst(self, labels: Sequence[str]) -> list[dict[str, Any]]:
         """The images whose worst number is furthest off, in that number's spread so that units do not count."""
         spread = self.true.std(0)

@@ -113,6 +113,7 @@ class Regress(NumberAnswers, Task):
             **self.overall(len(targets), *measured, groups),
             "per_label": number_metrics.per_label(self.labels, *measured, seed),
             "worst": number_metrics.worst(self.labels),
+            "notes": number_metrics.constants(self.labels),
         }
 
     def pseudo_label(self, output: Tensor) -> tuple[float, ...]:

@@ -65,6 +65,8 @@ class MaskMetrics:
     def left_out(self, labels: Sequence[str]) -> list[str]:
         """Sentences on the classes that the means leave out although the model answered them."""
         true, answered = self.true.sum(0), self.answered.sum(0)
+        if not true.any():
+            return ["no pixel of these masks is known: the scores of 0 say nothing"]
         return [
             f"not in mIoU: class {label} was answered on {counted(int(answered[k]), 'pixel')} but is nowhere true"
             for k, label in enumerate(labels)

@@ -39,8 +39,9 @@ from vitrail.weights.preprocessing import Preprocessing
 
 MASK_SHARE = 0.25  # of the memory for decoded images, for masks
 QUICK_IMAGES = 2000  # held-out images that are measured on the way, at most
+CALIBRATION_IMAGES = 100  # at least, where there are so many
 HELD_OUT = ("val", "test")
-ENOUGH_IMAGES, ENOUGH_OBJECTS = 200, 100  # in the validation part, to choose the best weights by
+ENOUGH_IMAGES, ENOUGH_OBJECTS = 200, 100  # for validation, to choose the best weights by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +72,20 @@ class TrainingImages:
 
     @property
     def can_choose_best(self) -> bool:
-        """Whether the validation images are enough to tell the best weights of a run from the luckiest.
+        """Whether the validation images that are measured on the way are enough to tell the best weights of a run from
+        the luckiest.
 
         Of 42 photos with an object each, the luckiest of twelve evaluations had AP50 0.62, the last weights 0.35: so
         much would the choice have flattered the report.
         """
+        return self.are_enough(self.validation_indices)
+
+    def are_enough(self, indices: Sequence[int]) -> bool:
+        """Whether a choice that is made by these validation images changes no score that is measured on them."""
+        if len(indices) < ENOUGH_IMAGES or not self.task.finds_objects:
+            return len(indices) >= ENOUGH_IMAGES
         validation = self.data.dataset.part("val")
-        objects = sum(len(item.classes()) for item in validation) if self.task.finds_objects else ENOUGH_OBJECTS
-        return len(validation) >= ENOUGH_IMAGES and objects >= ENOUGH_OBJECTS
+        return sum(len(validation[index].classes()) for index in indices) >= ENOUGH_OBJECTS
 
     @property
     def measured_split(self) -> str:
@@ -86,9 +93,15 @@ class TrainingImages:
         return "test" if len(self.held_out["test"]) else "val"
 
     @property
+    def calibration_indices(self) -> list[int]:
+        """The validation images that choose temperature, threshold and overlap of a model that is measured on the test
+        part. Evaluations on the way may take fewer."""
+        return self.sample("val", max(self.quick_images or QUICK_IMAGES, CALIBRATION_IMAGES))
+
+    @property
     def calibration_images(self) -> int:
         """How many validation images are run after the last step, beside those that the model is measured on."""
-        return len(self.validation_indices) if self.measured_split == "test" and self.task.calibrates else 0
+        return len(self.calibration_indices) if self.measured_split == "test" and self.task.calibrates else 0
 
     @property
     def measured_at_end(self) -> int:

@@ -27,11 +27,12 @@ from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import trainable
 from vitrail.training.stages.decode_images import TrainingImages, held_out_outputs
 from vitrail.training.stages.learn_familiarity import Learnt, learn_familiarity, time_for
-from vitrail.training.stages.make_plan import REPORT, SMALLEST_FINAL, Planned
+from vitrail.training.stages.make_plan import REPORT, FinalCost, Planned, smallest_final
 from vitrail.training.stages.nested_split import nested_metrics, nested_note
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
 
+LATE = 0.05  # of the time, by which it may be late rather than measure fewer than SMALLEST_FINAL
 GRACE = 0.01  # of the time, by which a run may rather be late than measure a part of its images
 
 
@@ -90,11 +91,11 @@ def calibrate(run: Run, images: TrainingImages, model: Encoder, plan: Plan, stat
     groups = run.processes.from_main(lambda: groups_of(images, split, indices))
     nested: dict[str, float] = {}
     pooled: list[Tensor] = []
-    calibrated_on = indices if split == "val" else images.validation_indices
+    calibrated_on = indices if split == "val" else images.calibration_indices
     if split == "val" or task.calibrates:
         undecided = replace(images, task=task.without_decoding_choices())
         outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on, pooled=pooled)
-        if split == "val" and task.calibrates and not images.can_choose_best:
+        if split == "val" and task.calibrates and not images.are_enough(indices):
             nested = nested_metrics(task, outputs, targets, groups, images.settings.train.seed)
         outputs = task.choose_decoding(outputs, targets)
         task.calibrate(outputs, targets)
@@ -124,11 +125,13 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     assert plan.timing is not None
     timing = plan.timing
     image_seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
-    calibration = images.calibration_images
-    left = plan.deadline - state.seconds - REPORT - calibration * image_seconds - time_for(images)
-    if available * image_seconds <= left + GRACE * plan.deadline:
+    cost = FinalCost(image_seconds, timing.image if images.task.dense else 0.0)
+    calibration = images.calibration_images * image_seconds
+    left = plan.deadline - state.seconds - REPORT - calibration - time_for(images)
+    if cost.seconds(available) <= left + GRACE * plan.deadline:
         return available
-    return min(available, max(int(left / image_seconds), SMALLEST_FINAL))
+    late = cost.images(max(0.0, left) + LATE * plan.deadline)
+    return min(available, max(cost.images(left), smallest_final(late)))
 
 
 def write_model(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -11,12 +12,13 @@ from dataclasses import dataclass, replace
 from vitrail.errors import VitrailError
 from vitrail.inference.evaluation import MEASURED_IN
 from vitrail.model.precision import is_mixed
+from vitrail.tasks.task import WORST
 from vitrail.text import shown
 from vitrail.training.choices.facts import Facts
 from vitrail.training.choices.model_choice import Choice
 from vitrail.training.choices.recipe_choice import choose_recipe
 from vitrail.training.loop import keep_until
-from vitrail.training.plan import SHARE, Length, Plan, StepTiming, length_of, steps_within
+from vitrail.training.plan import SHARE, Length, Plan, StepTiming, length_of, steps_within, without_ending
 from vitrail.training.run_context import Run
 from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import build_trainer, sampler_of
@@ -31,8 +33,12 @@ VIEWS = 500_000  # images seen in a run from scratch that was given neither epoc
 TUNING_EPOCHS = 10.0
 FEWEST_EVALUATIONS = 6  # on the way, in a run that lasts minutes
 SMALLEST_SAMPLE = 32  # images of an evaluation on the way, even where it takes long
+SMALLEST_DENSE_SAMPLE = 4  # where every image has many answers, and a large photo may take seconds
 FINAL_SHARE = 0.15  # of the time, for the last measure; where that does not suffice, it takes a sample
-SMALLEST_FINAL = 100  # images
+LARGEST_FINAL_SHARE = 0.25  # of the time, where fewer than SMALLEST_FINAL images could be measured in the above
+SMALLEST_FINAL = 100  # images of the last measure, unless each takes long
+FEWEST_FINAL = 8  # even then
+MEASURE_SHARE = 0.01  # of the time, to find out what an evaluation takes
 REPORT = 4.0  # seconds for intervals and the report, beside running the model
 
 
@@ -158,21 +164,24 @@ def timed_duration(run: Run, images: TrainingImages, build: Callable[[], Trainer
     image_seconds = image_time(run, images, trainer)
     mixed = is_mixed(run.processes.device, train.precision or "auto")
     final_seconds = image_time(run, images, trainer, MEASURED_IN) if mixed else image_seconds
-    quick = quick_sample(image_seconds, budget, len(images.held_out["val"]))
     fixed = REPORT + time_for(images)  # however slow the machine becomes: the vectors of familiarity stop by the clock
+    cost = FinalCost(final_seconds, image_seconds if images.task.dense else 0.0)
+    ending = fixed + cost.seconds(final_sample(cost, budget, images.measured_at_end))
+    deadline = budget - (time.monotonic() - run.began)
+    left = without_ending(deadline, ending)
+    if left < all_tokens:
+        run.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
+    smallest = SMALLEST_DENSE_SAMPLE if images.task.dense else SMALLEST_SAMPLE
+    quick = quick_sample(image_seconds, left, len(images.held_out["val"]), smallest)
     timing = StepTiming(
         few_tokens=few_tokens,
         all_tokens=all_tokens,
         evaluation=image_seconds * quick,
-        ending=fixed + final_seconds * final_sample(final_seconds, budget, images.measured_at_end),
+        ending=ending,
         report=fixed,
         final_slower=final_seconds / image_seconds,
         image=image_seconds,
     )
-    deadline = budget - (time.monotonic() - run.began)
-    left = deadline - timing.ending
-    if left < timing.all_tokens:
-        run.progress.say(f"  warning: {train.minutes:g} minutes are over before the first step: one is made")
     evaluations = timing.evaluations(left)
     steps = steps_within(left, timing, keep_until(train), evaluations=evaluations)
     length = length_of(steps, keep_until(train), train.warmup, evaluations=evaluations)
@@ -186,15 +195,39 @@ def image_time(run: Run, images: TrainingImages, trainer: Trainer, precision: st
         lambda count: trainer.measure(replace(images, quick_images=count), precision),
         len(images.held_out["val"]),
         run.processes.agree,
+        MEASURE_SHARE * 60 * (images.settings.train.minutes or math.inf),
     )
 
 
-def quick_sample(image_seconds: float, budget: float, available: int) -> int:
-    """How many held-out images an evaluation on the way takes, so that enough evaluations fit into the time."""
-    affordable = int(SHARE * budget / FEWEST_EVALUATIONS / image_seconds)
-    return min(available, QUICK_IMAGES, max(affordable, SMALLEST_SAMPLE))
+@dataclass(frozen=True)
+class FinalCost:
+    """What an image takes after the last step, in seconds."""
+
+    measured: float
+    drawn: float = 0.0  # once more, for the worst mistakes that the report shows: answers about places are not kept
+
+    def seconds(self, images: int) -> float:
+        return images * self.measured + min(images, WORST) * self.drawn
+
+    def images(self, seconds: float) -> int:
+        """How many so many seconds suffice for."""
+        all_drawn = int(seconds / (self.measured + self.drawn))
+        return all_drawn if all_drawn < WORST else int((seconds - WORST * self.drawn) / self.measured)
 
 
-def final_sample(image_seconds: float, seconds: float, available: int) -> int:
+def quick_sample(image_seconds: float, seconds: float, available: int, smallest: int) -> int:
+    """How many held-out images an evaluation on the way takes, so that enough evaluations fit into the time of the
+    loop; at least `smallest`."""
+    affordable = int(SHARE * max(0.0, seconds) / FEWEST_EVALUATIONS / image_seconds)
+    return min(available, QUICK_IMAGES, max(affordable, smallest))
+
+
+def final_sample(cost: FinalCost, seconds: float, available: int) -> int:
     """How many images the last measure takes, so that most of the time is left for learning."""
-    return min(available, max(int(FINAL_SHARE * seconds / image_seconds), SMALLEST_FINAL))
+    usual, most = (cost.images(share * seconds) for share in (FINAL_SHARE, LARGEST_FINAL_SHARE))
+    return min(available, max(usual, smallest_final(most)))
+
+
+def smallest_final(affordable: int) -> int:
+    """How many images the last measure takes at least, where so many can be measured in the time that it may take."""
+    return max(min(SMALLEST_FINAL, affordable), FEWEST_FINAL)

@@ -13,13 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from vitrail.tasks.task import Task
+from vitrail.tasks.task import AnsweredPart, Task
 
 
 def nested_metrics(
     task: Task, outputs: Tensor, targets: Tensor, groups: Sequence[int] | None = None, seed: int = 0
 ) -> dict[str, float]:
-    """The metrics of `task.evaluate`, each half of the images measured with what the other half chose; means over both.
+    """The metrics of `task.evaluate`, each half of the images answered with what the other half chose, and all of them
+    measured together: of half as many images a calibration error is larger, and a mean over classes another, whatever
+    was chosen.
 
     outputs, targets: of M images, as `choose_decoding` takes them. groups: images of one group stay together. Empty
     where there are no two halves.
@@ -27,15 +29,13 @@ def nested_metrics(
     first, second = halves(len(outputs), groups, seed)
     if not len(first) or not len(second):
         return {}
-    sums: dict[str, float] = {}
+    parts = []
     for measured, chosen_on in ((first, second), (second, first)):
         fitted = copy.deepcopy(task)
         fitted.calibrate(fitted.choose_decoding(outputs[chosen_on], targets[chosen_on]), targets[chosen_on])
         answers = fitted.meant(fitted.with_decoding(outputs[measured]))
-        metrics = fitted.evaluate(answers, targets[measured], bootstrap=0, seed=seed)["metrics"]
-        for name, value in metrics.items():
-            sums[name] = sums.get(name, 0.0) + value * len(measured) / len(outputs)
-    return {name: value for name, value in sums.items() if math.isfinite(value)}
+        parts.append(AnsweredPart(fitted, answers, targets[measured]))
+    return {name: value for name, value in task.metrics_of(parts).items() if math.isfinite(value)}
 
 
 def halves(count: int, groups: Sequence[int] | None, seed: int) -> tuple[list[int], list[int]]:

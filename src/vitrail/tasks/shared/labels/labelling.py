@@ -14,9 +14,10 @@ from vitrail.errors import VitrailError
 from vitrail.tasks.shared.intervals import Groups, measure
 from vitrail.tasks.shared.labels.calibration import fit_temperature
 from vitrail.tasks.shared.labels.label_scores import LabelScores
-from vitrail.tasks.task import Task
+from vitrail.tasks.task import AnsweredPart, Task
 
 CLASS_WEIGHTS = ("none", "inverse", "sqrt")
+OF_PROBABILITIES = ("log_loss", "ece")  # the metrics that a temperature changes
 
 
 class Labelling(Task):
@@ -57,6 +58,13 @@ class Labelling(Task):
             "calibration": calibration,
         }
 
+    def metrics_of(self, parts: Sequence[AnsweredPart]) -> dict[str, float]:
+        """A temperature changes what is measured of probabilities, and nothing else; but two of them would change which
+        of two images comes first."""
+        as_trained = [part._replace(outputs=part.outputs * _temperature(part.task)) for part in parts]
+        calibrated = super().metrics_of(parts)
+        return super().metrics_of(as_trained) | {name: calibrated[name] for name in OF_PROBABILITIES}
+
     def fit(self, targets: Sequence[Any]) -> None:
         encoded = self.encode(targets)
         if encoded.dim() == 1:
@@ -89,3 +97,7 @@ class Labelling(Task):
         if self.class_weights != "none" and not self.counts:
             raise RuntimeError("class weights come from the training targets: call fit(targets) before loss")
         return self.weights.to(device)
+
+
+def _temperature(task: Task) -> float:
+    return task.temperature if isinstance(task, Labelling) else 1.0
