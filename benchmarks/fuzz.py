@@ -3,6 +3,7 @@
     pip install atheris                             not among the test dependencies: it has no wheel for some systems
     python benchmarks/fuzz.py                       every target, a minute each
     python benchmarks/fuzz.py coco pickle --seconds 3600
+    python benchmarks/fuzz.py coco --corpus corpus  goes on where a run ended: inputs that reach new branches stay
     python benchmarks/fuzz.py coco --replay FILE    one input, without atheris, with its traceback
 
 An input passes if the reader gives a result or raises a VitrailError of one line, takes less than a second and a second
@@ -88,7 +89,7 @@ def forget_peak() -> None:
 # ---- running
 
 
-def fuzz(name: str, seconds: int, finds: Path) -> None:
+def fuzz(name: str, seconds: int, finds: Path, kept: Path | None) -> None:
     """Run libFuzzer in this process, which it ends."""
     import atheris
     import torch._weights_only_unpickler as unpickling  # before: watching one module of torch would watch them all
@@ -100,8 +101,8 @@ def fuzz(name: str, seconds: int, finds: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     work = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        corpus, folder, target = work / "corpus", work / "folder", TARGETS[name]
-        corpus.mkdir(), folder.mkdir()
+        corpus, folder, target = (work if kept is None else kept) / name, work / "folder", TARGETS[name]
+        corpus.mkdir(parents=True, exist_ok=True), folder.mkdir()
         for number, seed in enumerate(target.seeds()):
             (corpus / f"seed-{number}").write_bytes(seed)
             read_or_refuse(target.read, seed, folder)  # the first is slow: what is made once is made now
@@ -126,9 +127,10 @@ def import_everything(with_server: bool) -> None:
             importlib.import_module(module.name)
 
 
-def run(name: str, seconds: int, finds: Path) -> str:
+def run(name: str, seconds: int, finds: Path, kept: Path | None) -> str:
     """A target in a process of its own; its row of the table."""
     command = [sys.executable, __file__, name, "--seconds", str(seconds), "--finds", str(finds), "--inside"]
+    command += [] if kept is None else ["--corpus", str(kept)]
     before = cpu_seconds_of_children()
     process = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     used = cpu_seconds_of_children() - before
@@ -152,6 +154,7 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], help="; ".join(TARGETS))
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--finds", type=Path, default=Path("finds"), help="folder for inputs that break something")
+    parser.add_argument("--corpus", type=Path, help="folder to keep inputs in, by target (default: none are kept)")
     parser.add_argument("--replay", type=Path, help="run this input of the one target, without atheris")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -164,11 +167,11 @@ def main() -> None:
         return
     options.finds.mkdir(parents=True, exist_ok=True)
     if options.inside:
-        fuzz(targets[0], options.seconds, options.finds)
+        fuzz(targets[0], options.seconds, options.finds, options.corpus)
         return
     print("| target | time | CPU | executions | branches | found |\n|---|---|---|---|---|---|", flush=True)
     for target in targets:
-        print(run(target, options.seconds, options.finds), flush=True)
+        print(run(target, options.seconds, options.finds, options.corpus), flush=True)
 
 
 if __name__ == "__main__":
