@@ -1,4 +1,4 @@
-"""The image size of a dense task follows from the time there is."""
+"""The image size follows from the time there is."""
 
 import dataclasses
 
@@ -7,11 +7,12 @@ import torch
 
 from tests.training.choices.example_facts import facts
 from vitrail.model.config import ViTConfig
-from vitrail.model.cost import multiply_adds
 from vitrail.training.choices.model_choice import Choice, choose_model, config_of
 from vitrail.training.choices.size_choice import (
     ENOUGH_EPOCHS,
+    PHOTO_SIDES,
     StepCost,
+    candidate_configs,
     candidate_sizes,
     fit_size_to_time,
     fit_tuned_size_to_time,
@@ -52,13 +53,45 @@ def test_more_minutes_never_mean_fewer_pixels(task):
         choice = choose_model(Settings(), known)
         config = small_config(config_of(choice.settings, HEAD))
         assert max(config.image_size) <= 160
-        cost = StepCost(multiply_adds(config, 1) / 2e10, 0.05)  # a machine with 20 billion multiply-adds a second
-        fitted = fit_size_to_time(Settings(), known, choice, config, cost)
+        cost = StepCost(1 / 2e10, 0.05)  # a machine with 20 billion multiply-adds a second
+        fitted = fit_size_to_time(Settings(), known, choice, candidate_configs(Settings(), known, config), cost)
         sides.append(fitted.settings.model.image_size)
         reasons = [reason for reason in fitted.reasons if reason.startswith("size:")]
         assert len(reasons) == (sides[-1] < 512)
         assert all("minutes would allow 512 x 512 px" in reason for reason in reasons)
     assert sides == sorted(sides) and sides[0] < sides[-1] == 512
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel"])
+def test_classes_of_photos_are_seen_larger_where_the_minutes_suffice(task):
+    sides, batches = [], []
+    for minutes in (1.0, 8.0, 60.0, 600.0):
+        known = facts(task=task, height=480, width=640, images=1200, minutes=minutes)
+        choice = choose_model(Settings(), known)
+        config = config_of(choice.settings, {"classes": 2})
+        configs = candidate_configs(Settings(), known, config)
+        assert [one.image_size[0] for one in configs] == [*PHOTO_SIDES, 128]
+        assert all(one.image_size[0] % one.patch_size[0] == 0 and 49 <= one.tokens <= 64 for one in configs)
+        fitted = fit_size_to_time(Settings(), known, choice, configs, StepCost(1 / 2e9, 0.05))
+        sides.append(fitted.settings.model.image_size)
+        batches.append(fitted.settings.train.batch_size)
+        reasons = [reason for reason in fitted.reasons if reason.startswith("size:")]
+        assert len(reasons) == (sides[-1] < 224)
+        assert config_of(fitted.settings, {"classes": 2}).image_size == (sides[-1], sides[-1])
+    assert sides == sorted(sides) and sides[0] == 128 and sides[-1] == 224
+    assert max(batches) <= 64
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "settings", "sides"),
+    [(100, 640, {}, [96]), (128, 128, {}, [128]), (200, 300, {}, [192, 128]), (32, 32, {}, [32]),
+     (480, 640, {"model.patch_size": 16}, [224, 192, 128]), (480, 640, {"model.patch_size": 64}, [192, 128]),
+     (480, 640, {"model.patch_size": 32}, [224, 192, 128])],
+)  # fmt: skip
+def test_photos_are_not_enlarged_and_patches_that_were_asked_for_must_fit(height, width, settings, sides):
+    known, own = facts(height=height, width=width, minutes=5.0), Settings().with_values(settings)
+    config = config_of(choose_model(own, known).settings, {"classes": 2})
+    assert [one.image_size[0] for one in candidate_configs(own, known, config)] == sides
 
 
 def test_a_published_model_is_fine_tuned_at_its_size_or_a_smaller_one():
@@ -69,7 +102,7 @@ def test_a_published_model_is_fine_tuned_at_its_size_or_a_smaller_one():
     choice = Choice(Settings().with_values({"train.batch_size": 32}), ())
     small = small_config(ViTConfig())
     assert small.image_size == (160, 160)
-    cost = StepCost(multiply_adds(small, 1) / 2e10, 0.0)
+    cost = StepCost(1 / 2e10, 0.0)
     sides = []
     for minutes in (1.0, 350.0, 400.0, 4000.0):
         fitted = fit_tuned_size_to_time(facts(images=3000, minutes=minutes), choice, ViTConfig(), cost)
@@ -86,5 +119,6 @@ def test_a_step_is_measured_with_its_optimizer(head):
     """Whatever the head gives while it trains: one tensor, or a box decoder's several."""
     config = small_config(config_of(choose_model(Settings(), facts(task="segment", minutes=1.0)).settings, head))
     cost = measure_step_cost(config, torch.device("cpu"), "float32", muon=True)
-    assert cost.image_seconds > 0 and cost.optimizer_seconds > 0
-    assert cost.per_image(2.0, 4) > cost.per_image(1.0, 4) > cost.per_image(1.0, 400)
+    assert cost.multiply_add_seconds > 0 and cost.optimizer_seconds > 0
+    larger = config.replace(image_size=(320, 320))
+    assert cost.per_image(larger, 4) > cost.per_image(config, 4) > cost.per_image(config, 400)

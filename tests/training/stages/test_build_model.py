@@ -18,20 +18,20 @@ def first(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("image_seconds", "more", "side"),
+    ("multiply_add_seconds", "more", "side"),
     [
-        (100.0, {}, 112),
-        (1e-9, {}, 196),
-        (100.0, {"model.image_size": 168}, 168),
-        (100.0, {"model.train_only": "head"}, 196),
-        (100.0, {"train.minutes": None, "train.epochs": 1.0}, 196),
+        (1.0, {}, 112),
+        (1e-18, {}, 196),
+        (1.0, {"model.image_size": 168}, 168),
+        (1.0, {"model.train_only": "head"}, 196),
+        (1.0, {"train.minutes": None, "train.epochs": 1.0}, 196),
     ],
 )
 def test_fine_tuning_takes_the_size_that_the_minutes_suffice_for(
-    tmp_path, first, monkeypatch, image_seconds, more, side
+    tmp_path, first, monkeypatch, multiply_add_seconds, more, side
 ):
     """Where steps take long, the smallest; where they do not, where it was asked for, or without minutes: as it is."""
-    monkeypatch.setattr(build_model, "measure_step_cost", lambda *given: StepCost(image_seconds, 0.0))
+    monkeypatch.setattr(build_model, "measure_step_cost", lambda *given: StepCost(multiply_add_seconds, 0.0))
     data = write_pictures(tmp_path / "data", classes=("ant", "bee", "cow"))
     settings = Settings().with_values({"data.workers": 0, "train.minutes": 0.03} | more)
     run = vitrail.train(data, tmp_path / "run", start=first, settings=settings)

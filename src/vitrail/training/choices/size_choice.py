@@ -1,4 +1,4 @@
-"""The image size by the time there is, for dense tasks, numbers and in fine-tuning: enough epochs first, then pixels.
+"""The image size by the time there is: enough epochs first, then pixels.
 
 A segmenter that sees every image twice at 512 px knows less than one that sees it eleven times at 256 px. What a step
 takes on this machine is measured once, at a small size; other sizes follow from their multiply-adds.
@@ -19,7 +19,7 @@ from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.precision import autocast
 from vitrail.model.presets import build_network
 from vitrail.training.choices.facts import Facts
-from vitrail.training.choices.model_choice import DENSE_LONGEST, Choice, choose_model
+from vitrail.training.choices.model_choice import DENSE_LONGEST, PHOTO, Choice, choose_model, keeps_aspect, size_for
 from vitrail.training.optim.optimizers import Rates, optimizers
 from vitrail.training.settings import Settings
 from vitrail.training.teacher import Teacher
@@ -30,6 +30,7 @@ SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)  # of the largest size, by side
 # minutes, one run each, at 224, 160 and 128 px: 100 photos of flowers 61.8 % (41 epochs), 65.8 (99) and 65.2 (160), 200
 # cats and dogs 88.1 % (20), 89.4 (48) and 86.9 (81). For 15 minutes, 3,430 flowers: 82.0 % (8), 81.8 (25), 82.9 (40).
 # The epochs that are estimated below are about half of these.
+PHOTO_SIDES, PHOTO_ENOUGH_EPOCHS = (224, 192), 25.0
 TUNED_ENOUGH_EPOCHS = 40.0  # at the published size; at a smaller one as many times fewer as it has fewer pixels
 TUNED_SHARES = (1.0, 5 / 7, 4 / 7)  # of the published size: 224, 160, 128 px
 SMALLEST = 96  # pixels of the longer side, below which little is to be seen
@@ -57,6 +58,27 @@ def candidate_sizes(facts: Facts, patch: int) -> list[Size]:
         if (height, width) not in sizes:
             sizes.append((height, width))
     return sizes
+
+
+def photo_sides(facts: Facts) -> list[int]:
+    """For classes of photos, from the largest side that is useful to the usual one."""
+    shorter = min(facts.height, facts.width)
+    usual = size_for(shorter)
+    return [side for side in PHOTO_SIDES if PHOTO == usual < side <= shorter] + [usual]
+
+
+def candidate_configs(settings: Settings, facts: Facts, config: EncoderConfig) -> list[EncoderConfig]:
+    """The network `config` at each size that it may have, from the largest on."""
+    if keeps_aspect(facts):
+        return [config.replace(image_size=size) for size in candidate_sizes(facts, config.patch_size[0])]
+    configs: list[EncoderConfig] = []
+    for side in photo_sides(facts):
+        model = choose_model(settings.with_values({"model.image_size": side}), facts).settings.model
+        assert model.image_size is not None and model.patch_size is not None
+        if model.image_size % model.patch_size == 0:  # else the patches that were asked for do not fit
+            size, patch = (model.image_size, model.image_size), (model.patch_size, model.patch_size)
+            configs.append(config.replace(image_size=size, patch_size=patch))
+    return configs
 
 
 def tuned_sizes(config: EncoderConfig) -> list[Size]:
@@ -94,13 +116,14 @@ def size_for_time(
 class StepCost:
     """What a training step takes on this machine."""
 
-    image_seconds: float  # forward and backward of one image, at the size of the measured network
+    multiply_add_seconds: float  # forward and backward, for each multiply-add of the forward pass
     optimizer_seconds: float  # once a step, whatever the size
     teacher_seconds: float = 0.0  # an image, which the teacher sees at its own size
 
-    def per_image(self, larger: float, batch: int) -> float:
-        """Seconds of one image in a batch, at a size whose forward pass has so many times the multiply-adds."""
-        return STEP_OVERHEAD * self.image_seconds * larger + self.optimizer_seconds / batch + self.teacher_seconds
+    def per_image(self, config: EncoderConfig, batch: int) -> float:
+        """Seconds of one image in a batch."""
+        network = STEP_OVERHEAD * self.multiply_add_seconds * multiply_adds(config, 1)
+        return network + self.optimizer_seconds / batch + self.teacher_seconds
 
 
 def measure_step_cost(config: EncoderConfig, device: torch.device, precision: str, muon: bool) -> StepCost:
@@ -120,7 +143,7 @@ def measure_step_cost(config: EncoderConfig, device: torch.device, precision: st
         for optimizer in rules:
             optimizer.step()
         fastest = [min(fastest[0], between - began), min(fastest[1], _now(device) - between)]
-    return StepCost(fastest[0] / MEASURED_IMAGES, fastest[1])
+    return StepCost(fastest[0] / multiply_adds(config, MEASURED_IMAGES), fastest[1])
 
 
 def measure_teacher(teacher: Teacher, precision: str) -> float:
@@ -149,53 +172,49 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def fit_size_to_time(settings: Settings, facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost) -> Choice:
-    """The choice again, at the size that the minutes suffice for. `cost`: measured, at the size of `config`; `config`:
-    the chosen network at a small size."""
-    sizes = candidate_sizes(facts, config.patch_size[0])
-    fitted = _fit(sizes, facts, choice, config, cost, [ENOUGH_EPOCHS] * len(sizes))
-    if fitted is None:
-        return choice
-    values, reason = fitted
-    chosen = choose_model(settings.with_values(values), facts)
-    return Choice(chosen.settings, (*chosen.reasons, reason))
+def fit_size_to_time(
+    settings: Settings, facts: Facts, choice: Choice, configs: Sequence[EncoderConfig], cost: StepCost
+) -> Choice:
+    """The choice again, at the size that the minutes suffice for. `configs`: the chosen network at each size."""
+    enough = ENOUGH_EPOCHS if keeps_aspect(facts) else PHOTO_ENOUGH_EPOCHS
+    (height, width), reasons = _fit(configs, facts, choice, cost, [enough] * len(configs))
+    usual = choice.settings.model
+    if (height, width) == (usual.image_size, usual.image_width or usual.image_size):
+        return Choice(choice.settings, (*choice.reasons, *reasons))
+    chosen = choose_model(settings.with_values({"model.image_size": height, "model.image_width": width}), facts)
+    return Choice(chosen.settings, (*chosen.reasons, *reasons))
 
 
 def fit_tuned_size_to_time(facts: Facts, choice: Choice, config: EncoderConfig, cost: StepCost) -> Choice:
-    """The choice of a model that is fine-tuned, at the size that the minutes suffice for: its own, or a smaller one.
-    `config`: of the model; `cost`: measured, at its `small_config`."""
-    sizes = tuned_sizes(config)
-    enough = [TUNED_ENOUGH_EPOCHS * math.prod(size) / math.prod(sizes[0]) for size in sizes]
-    fitted = _fit(sizes, facts, choice, small_config(config), cost, enough)
-    if fitted is None:
+    """The choice of a model that is fine-tuned, at the size that the minutes suffice for: that of `config`, its own, or
+    a smaller one."""
+    configs = [config.replace(image_size=size) for size in tuned_sizes(config)]
+    enough = [TUNED_ENOUGH_EPOCHS * math.prod(one.image_size) / math.prod(configs[0].image_size) for one in configs]
+    (height, width), reasons = _fit(configs, facts, choice, cost, enough)
+    if (height, width) == configs[0].image_size:
         return choice
-    values, reason = fitted
-    return Choice(choice.settings.with_values(values), (*choice.reasons, reason))
+    values = {"model.image_size": height, "model.image_width": width}
+    return Choice(choice.settings.with_values(values), (*choice.reasons, *reasons))
 
 
 def _fit(
-    sizes: Sequence[Size],
-    facts: Facts,
-    choice: Choice,
-    config: EncoderConfig,
-    cost: StepCost,
-    enough: Sequence[float],
-) -> tuple[dict[str, int], str] | None:
-    """The settings of the size that suits the time, and why; None: the largest of `sizes` does."""
+    configs: Sequence[EncoderConfig], facts: Facts, choice: Choice, cost: StepCost, enough: Sequence[float]
+) -> tuple[Size, tuple[str, ...]]:
+    """The size that suits the time, and why, unless it is the largest."""
     assert facts.minutes is not None
     batch = choice.settings.train.batch_size or 1
-    measured = multiply_adds(config, 1)
-    per_size = [cost.per_image(multiply_adds(config.replace(image_size=size), 1) / measured, batch) for size in sizes]
+    per_size = [cost.per_image(config, batch) for config in configs]
+    sizes = [config.image_size for config in configs]
     timed = size_for_time(sizes, per_size, facts.images, LEARNING * 60 * facts.minutes, enough)
     if timed.size == sizes[0]:
-        return None
+        return timed.size, ()
     height, width = timed.size
     wanted = enough[0] * facts.images * per_size[0] / LEARNING / 60
     reason = (
         f"size: {width} x {height} px, so that each image is seen about {timed.epochs:.0f} times or more; "
         f"{wanted:.0f} minutes would allow {sizes[0][1]} x {sizes[0][0]} px"
     )
-    return {"model.image_size": height, "model.image_width": width}, reason
+    return timed.size, (reason,)
 
 
 def small_config(config: EncoderConfig) -> EncoderConfig:

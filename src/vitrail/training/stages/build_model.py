@@ -15,10 +15,11 @@ from vitrail.tasks.task import Task
 from vitrail.training.choices.compatibility import check_network, check_sharing, check_start, check_task
 from vitrail.training.choices.distillation_choice import check_unlabelled, choose_distillation
 from vitrail.training.choices.facts import Facts
-from vitrail.training.choices.model_choice import Choice, choose_model, config_of, keeps_aspect, window_fields
+from vitrail.training.choices.model_choice import Choice, choose_model, config_of, window_fields
 from vitrail.training.choices.recipe_choice import choose_optimizer, rate_warning
 from vitrail.training.choices.size_choice import (
     StepCost,
+    candidate_configs,
     fit_size_to_time,
     fit_tuned_size_to_time,
     measure_step_cost,
@@ -80,7 +81,7 @@ def choose_settings(
         if not run.request.resume:
             settings = settings.where_unset({"model.resize": usual_resize(type(task), "crop")})
         facts = data.facts(run.processes.device.type, settings.train.minutes)
-        choice = size_in_time(run, settings, facts, task, choose_model(settings, facts))
+        choice = size_in_time(run, settings, facts, task, teacher)
     batch = min(choice.settings.train.batch_size or TUNED_BATCH, len(data.train))
     settings = choice.settings.with_values({"train.batch_size": batch})
     config = config_of(settings, head_fields(settings, task)) if loaded is None else loaded.config
@@ -95,16 +96,19 @@ def choose_settings(
     return Choice(settings, (*choice.reasons, *taught))
 
 
-def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, choice: Choice) -> Choice:
-    """The choice at a size whose images can be seen often enough; as it is, where size or network were asked for."""
-    model = settings.model
+def size_in_time(run: Run, settings: Settings, facts: Facts, task: Task, teacher: Teacher | None = None) -> Choice:
+    """The choice from scratch, at a size whose images can be seen often enough; at the usual one where there is no time
+    given, and as it is where size or network were asked for."""
+    model, choice = settings.model, choose_model(settings, facts)
     if run.request.resume or not facts.minutes or model.image_size or model.model is not None:
         return choice
-    if not keeps_aspect(facts):
+    config = config_of(choice.settings, head_fields(choice.settings, task))
+    configs = candidate_configs(settings, facts, config)
+    if len(configs) == 1:
         return choice
-    config = small_config(config_of(choice.settings, head_fields(choice.settings, task)))
     muon = settings.train.optimizer != "adamw" and not run.request.shard
-    return fit_size_to_time(settings, facts, choice, config, _step_cost(run, settings, config, muon))
+    cost = _step_cost(run, settings, small_config(config), muon, teacher)
+    return fit_size_to_time(settings, facts, choice, configs, cost)
 
 
 def tuned_size_in_time(
@@ -130,8 +134,8 @@ def _step_cost(
     if teacher is not None:
         own = replace(own, teacher_seconds=measure_teacher(teacher, precision))
     cost = run.processes.from_main(lambda: own)
-    shared = {"image_seconds": cost.image_seconds / world, "teacher_seconds": cost.teacher_seconds / world}
-    return replace(cost, **shared)
+    network, asked = cost.multiply_add_seconds / world, cost.teacher_seconds / world
+    return replace(cost, multiply_add_seconds=network, teacher_seconds=asked)
 
 
 def _fine_tuning_choice(settings: Settings, data: TrainingData, task: Task, loaded: Checkpoint) -> Choice:
