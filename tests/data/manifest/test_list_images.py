@@ -16,6 +16,7 @@ import pytest
 
 from vitrail.data.manifest import sorted_walk
 from vitrail.data.manifest.list_images import list_images, place_of
+from vitrail.data.manifest.manifest_file import open_manifest, write_manifest
 from vitrail.data.manifest.manifest_row import ManifestRow
 from vitrail.errors import VitrailError
 from vitrail.inference.sources import images_of
@@ -122,6 +123,24 @@ def test_what_is_broken_is_a_row_with_a_sentence(tmp_path: Path) -> None:
     assert "unpack it" in str(errors[3]) and "Parquet" in str(errors[4]) and "Parquet" in str(errors[5])
     with pytest.raises(VitrailError, match="2.tar is damaged, or no tar"):
         rows[2].image(str(tmp_path)).read()
+
+
+def test_labels_are_text_that_a_manifest_can_hold(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/cl\xff"
+    os.mkdir(folder)
+    Path(os.fsdecode(folder), "1.jpg").write_bytes(b"x")
+    members = {"1.jpg": b"x", "1.json": b'{"label": "\\ud800"}', "2.jpg": b"x", "2.cls": b"y" * 2000}
+    write_tar(tmp_path / "a.tar", members)
+    names = {"huggingface": json.dumps({"info": {"features": {"label": {"names": ["\ud800"]}}}})}
+    write_parquet(tmp_path / "b.parquet", {"image": [b"1"], "label": [0]}, names)
+    latin = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"image": [b"1"], "label": latin}), tmp_path / "c.parquet")
+    manifest = write_manifest(list_images(*place_of(str(tmp_path))), str(tmp_path), tmp_path / "m")
+    (rows,) = (open_manifest(tmp_path / "m").rows(shard) for shard in manifest.shards)
+    found = {row.name: row.label for row in rows}
+    assert found.pop("cl\udcff/1.jpg") == "cl\\udcff"
+    assert [row.error for row in rows if row.error] == ["has text that is not UTF-8"]
+    assert found == {"a.tar::1.jpg": "\\ud800", "a.tar::2.jpg": None, "b.parquet::0": "\\ud800", "c.parquet": None}
 
 
 def test_a_row_group_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

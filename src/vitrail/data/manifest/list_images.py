@@ -21,6 +21,7 @@ TAR, PARQUET = ".tar", ".parquet"
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.zstd")
 MOST_MEMBERS = 64  # of one sample in a tar: WebDataset puts an image, its class and a few more under one key
 _CLASS_FILES, _MOST_LABEL = ("cls", "json", "label", "txt.cls"), 1 << 16  # bytes of a file that holds a label
+_LONGEST_LABEL = 1000  # characters: a longer text is a caption or an accident, and every row has one
 _LABEL_KEYS = ("label", "cls", "class", "class_name")
 
 
@@ -53,7 +54,7 @@ def list_images(root: str, file: str | None = None) -> Iterator[ManifestRow]:
             yield ManifestRow(path, error=why)
         else:
             split, label = split_and_label(path.split("/")[:-1])
-            yield ManifestRow(path, label=label, split=split)
+            yield ManifestRow(path, label=label_text(label), split=split)
 
 
 def _is_wanted(name: str) -> bool:
@@ -66,6 +67,13 @@ def split_and_label(folders: Sequence[str]) -> tuple[str | None, str | None]:
     split = split_name(folders[0]) if folders else None
     rest = folders[1:] if split is not None else folders
     return split, rest[0] if rest else None
+
+
+def label_text(label: str | None) -> str | None:
+    """A label as a manifest keeps it: text that can be encoded, of a name's length; None for what is none."""
+    if not label or len(label) > _LONGEST_LABEL:
+        return None
+    return label.encode("utf-8", "backslashreplace").decode()
 
 
 # ---- tar
@@ -125,7 +133,7 @@ def _of_sample(path: str, file: IO[bytes], sample: list[TarMember]) -> Iterator[
         split, folder_label = split_and_label(folders)
         split = split or split_and_label(path.split("/")[:-1])[0]
         label_here = folder_label if label is None else label
-        yield ManifestRow(path, member.name, member.offset, member.length, label=label_here, split=split)
+        yield ManifestRow(path, member.name, member.offset, member.length, label=label_text(label_here), split=split)
 
 
 def _label_of(file: IO[bytes], sample: list[TarMember]) -> str | None:
@@ -175,7 +183,7 @@ def _of_parquet(root: str, path: str, alone: bool) -> Iterator[ManifestRow]:
                         column=images.column,
                         group=group,
                         row=row,
-                        label=next(labels, None),
+                        label=label_text(next(labels, None)),
                         split=split,
                     )
                     number += 1
@@ -183,5 +191,7 @@ def _of_parquet(root: str, path: str, alone: bool) -> Iterator[ManifestRow]:
         raise
     except Missing as error:
         yield ManifestRow(path, error=error.why)
+    except UnicodeDecodeError:
+        yield ManifestRow(path, error="has text that is not UTF-8")
     except (VitrailError, OSError, require_pyarrow().ArrowException) as error:
         yield ManifestRow(path, error=" ".join(str(error).split())[:300])
