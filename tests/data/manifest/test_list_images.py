@@ -150,6 +150,47 @@ def test_a_row_group_that_would_fill_the_memory_is_refused(tmp_path: Path, monke
     assert row.error is not None and "has a row group of" in row.error
 
 
+def repeated(value: str | bytes, rows: int) -> Any:
+    """A column that takes next to nothing on disk."""
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, pyarrow.int32()), [value])
+
+
+def test_images_and_labels_that_repeat_are_in_memory_once(tmp_path: Path) -> None:
+    columns = {"image": repeated(b"x" * 1_000_000, 3000), "label": repeated("y" * 1_000_000, 3000)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet", compression="zstd", store_schema=False)
+    before = pyarrow.total_allocated_bytes()
+    rows = rows_of(tmp_path / "a.parquet")
+    assert len(rows) == 3000 and rows[0].label is None
+    assert len(rows[-1].image(str(tmp_path)).read()) == 1_000_000
+    assert pyarrow.total_allocated_bytes() - before < 10_000_000  # what is kept of the row group; it was 3 GB
+
+
+def test_rows_of_nothing_are_refused(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(
+        pyarrow.table({"image": pyarrow.nulls(50_000, pyarrow.binary())}), tmp_path / "a.parquet"
+    )
+    (row,) = rows_of(tmp_path)
+    assert row.error is not None and "claims 50,000 rows in" in row.error
+
+
+def test_images_that_swell_are_refused(tmp_path: Path) -> None:
+    zeros = pyarrow.table({"image": [bytes(70_000_000)]})
+    pyarrow.parquet.write_table(zeros, tmp_path / "a.parquet", compression="zstd")
+    prefixes = pyarrow.table({"image": [b"x" * 100_000] * 3})
+    options: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"image": "DELTA_BYTE_ARRAY"}}
+    pyarrow.parquet.write_table(prefixes, tmp_path / "b.parquet", **options)
+    errors = [str(row.error) for row in rows_of(tmp_path)]
+    assert len(errors) == 2 and "has a row group of 70," in errors[0] and "prefixes of one another" in errors[1]
+
+
+@pytest.mark.parametrize("column", ["number", "text"])
+def test_a_cell_of_another_kind_is_no_image(tmp_path: Path, column: str) -> None:
+    write_parquet(tmp_path / "a.parquet", {"number": [3 * 10**9], "text": ["abc"]})
+    cell = ManifestRow("a.parquet", "0", column=column, group=0, row=0)
+    with pytest.raises(VitrailError, match="has changed since the manifest was made"):  # 3 GB, and a traceback
+        cell.image(str(tmp_path)).read()
+
+
 def test_a_file_that_changed_after_it_was_listed_is_an_error_row(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"1.jpg": b"x" * 600})
     write_parquet(tmp_path / "b.parquet", {"image": [b"1", b"2", b"3"]})

@@ -97,6 +97,13 @@ def test_damage_is_a_sentence(tmp_path: Path) -> None:
     assert not is_manifest(tmp_path / "m")
 
 
+def test_a_shard_that_repeats_a_long_name_is_refused(tmp_path: Path) -> None:
+    manifest = write_manifest([ManifestRow("x" * 100_000 + ".jpg")] * 1000, "/data", tmp_path / "m")
+    assert (tmp_path / "m" / manifest.shards[0].file).stat().st_size < 10_000
+    with pytest.raises(VitrailError, match="is not the shard"):
+        manifest.rows(manifest.shards[0])
+
+
 def test_a_pipe_that_is_called_manifest_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / DESCRIPTION)
     assert not is_manifest(tmp_path)

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from vitrail.data.manifest.manifest_row import ManifestRow
-from vitrail.data.manifest.parquet_cells import images_of_parquet, labels_of_group, require_pyarrow
+from vitrail.data.manifest.parquet_cells import images_of_parquet, labels_of
 from vitrail.data.manifest.sorted_walk import walk
 from vitrail.data.manifest.tar_headers import TarMember, tar_members
+from vitrail.data.parquet_file import open_parquet, require_pyarrow
 from vitrail.dataset import split_name
 from vitrail.errors import VitrailError
 from vitrail.images.listing import is_image, is_litter
@@ -73,7 +74,7 @@ def label_text(label: str | None) -> str | None:
     """A label as a manifest keeps it: text that can be encoded, of a name's length; None for what is none."""
     if not label or len(label) > _LONGEST_LABEL:
         return None
-    return label.encode("utf-8", "backslashreplace").decode()
+    return label if label.isascii() else label.encode("utf-8", "backslashreplace").decode()
 
 
 # ---- tar
@@ -167,15 +168,16 @@ def _of_parquet(root: str, path: str, alone: bool) -> Iterator[ManifestRow]:
     address, number = join(root, path), 0
     split = split_and_label(path.split("/")[:-1])[0]
     try:
+        size = size_of(address) or 0
         with open_file(address) as file:
-            images = images_of_parquet(file, size_of(address) or 0)
+            images = images_of_parquet(file, size)
         if images is None:
             if alone:
                 raise VitrailError("has no column of image bytes")
             return
-        with open_file(address) as file, require_pyarrow().parquet.ParquetFile(file) as parquet:
+        with open_file(address) as file, open_parquet(file) as parquet:
+            labels = labels_of(parquet, images, size)
             for group, rows in enumerate(images.groups):
-                labels = labels_of_group(parquet, images, group)
                 for row in range(rows):
                     yield ManifestRow(
                         path,

@@ -21,7 +21,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.data.manifest.manifest_row import COLUMNS, NUMBERS, RAW, ManifestRow, digest, from_columns, to_columns
-from vitrail.data.manifest.parquet_cells import require_pyarrow
+from vitrail.data.parquet_file import has_prefixes, open_parquet, require_pyarrow, unpacked_bytes
 from vitrail.errors import VitrailError
 from vitrail.images.stored_image import StoredImage
 from vitrail.progress import Progress
@@ -243,13 +243,17 @@ def _shard_bytes(rows: list[ManifestRow]) -> bytes:
 def _read_shard(where: str, images: int) -> Any:
     arrow = require_pyarrow()
     try:
-        with arrow.parquet.ParquetFile(io.BytesIO(read_bytes(where))) as file:
-            metadata = file.metadata
-            unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-            if metadata.num_rows != images or unpacked > images * _BYTES_A_ROW + 1_000_000:
+        with open_parquet(io.BytesIO(read_bytes(where))) as file:
+            groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+            most = images * _BYTES_A_ROW + 1_000_000
+            if file.metadata.num_rows != images or sum(group.total_byte_size for group in groups) > most:
                 raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes")
-            if not file.schema_arrow.equals(_schema(), check_metadata=False):
+            prefixes = any(has_prefixes(group.column(place)) for group in groups for place in range(group.num_columns))
+            if prefixes or not file.metadata.schema.to_arrow_schema().equals(_schema(), check_metadata=False):
                 raise VitrailError(f"{shown(where)} does not have a manifest's columns: make the manifest again")
-            return file.read()
+            table = file.read()
+            if sum(map(unpacked_bytes, table.columns)) > most:
+                raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes")
+            return table.cast(_schema())
     except (arrow.ArrowException, OSError) as error:
         raise VitrailError(f"cannot read {shown(where)}: {' '.join(str(error).split())[:200]}") from None
