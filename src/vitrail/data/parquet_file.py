@@ -7,13 +7,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO, Any
 
+from vitrail.data.parquet_footer import UnsoundFooter, check_footer
 from vitrail.errors import VitrailError
 
 _AT_LEAST, _A_BYTE = 64_000_000, 200  # bytes that any file may take in memory, and more for each byte of it
 _PREFIXES = "DELTA_BYTE_ARRAY"  # an encoding in which a value is the one before and some letters more
 
 
-class UnpacksTooMuch(VitrailError):
+class UnpacksTooMuch(UnsoundFooter):
     """The sentence goes on after the file's name."""
 
 
@@ -38,6 +39,7 @@ def open_parquet(source: Path | IO[bytes], only: str | None = None) -> Any:
     cannot read so. only: the one column that will be read."""
     parquet = require_pyarrow().parquet
     metadata = parquet.read_metadata(source)
+    check_footer(source, metadata)
     paths = [column.path for column in _leaves(metadata)]
     if len(set(paths)) < len(paths):
         raise UnpacksTooMuch("has two columns of one name: rename or remove one")

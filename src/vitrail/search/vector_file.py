@@ -20,6 +20,7 @@ import numpy as np
 from vitrail import __version__
 from vitrail.data.loading.split import digest
 from vitrail.data.parquet_file import has_prefixes, most_bytes, open_parquet, unpacked_bytes
+from vitrail.data.parquet_footer import UnsoundFooter, check_footer
 from vitrail.errors import VitrailError
 from vitrail.images.decode import read_file
 from vitrail.images.unreadable import UnreadableImage
@@ -147,12 +148,15 @@ def open_vectors(path: Path) -> Any:
     try:
         file = pa.parquet.ParquetFile(path)
         try:
+            check_footer(path, file.metadata)
             _check_columns(path, file)
         except BaseException:
             file.close()
             raise
     except FileNotFoundError:
         raise VitrailError(f"{shown(path)} does not exist") from None
+    except UnsoundFooter as error:
+        raise VitrailError(f"{shown(path)} {error}") from None
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise VitrailError(f"cannot read {shown(path)}: {str(error).splitlines()[0]}") from None
     return file

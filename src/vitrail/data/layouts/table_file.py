@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.parquet_file import UnpacksTooMuch, most_bytes, open_parquet, rows_at_once, unpacked_bytes, values_of
+from vitrail.data.parquet_footer import UnsoundFooter
 from vitrail.errors import VitrailError
 from vitrail.tasks.shared.columns import RESERVED, Table, is_numeric
 from vitrail.text import nfc, shown
@@ -141,7 +142,7 @@ def _read_parquet(path: Path, rows: int | None) -> Table:
         ) from None
     try:
         columns, count = _unpacked(path, rows)
-    except UnpacksTooMuch as error:
+    except UnsoundFooter as error:
         raise VitrailError(f"{shown(path)} {error}") from None
     except pyarrow.ArrowException as error:
         raise VitrailError(f"cannot read {shown(path)}: {error}") from None

@@ -22,6 +22,7 @@ from typing import Any
 from vitrail import __version__
 from vitrail.data.manifest.manifest_row import COLUMNS, NUMBERS, RAW, ManifestRow, digest, from_columns, to_columns
 from vitrail.data.parquet_file import has_prefixes, open_parquet, require_pyarrow, unpacked_bytes
+from vitrail.data.parquet_footer import UnsoundFooter
 from vitrail.errors import VitrailError
 from vitrail.images.stored_image import StoredImage
 from vitrail.progress import Progress
@@ -255,5 +256,5 @@ def _read_shard(where: str, images: int) -> Any:
             if sum(map(unpacked_bytes, table.columns)) > most:
                 raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes")
             return table.cast(_schema())
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnsoundFooter, UnicodeDecodeError) as error:
         raise VitrailError(f"cannot read {shown(where)}: {' '.join(str(error).split())[:200]}") from None
