@@ -185,7 +185,9 @@ def read_columns(path: Path, names: Sequence[str]) -> Any:
     """Columns of a file of ours as an Arrow table."""
     with open_vectors(path) as file:
         try:
-            return file.read(list(names))
+            table = file.read(list(names))
+            table.validate(full=True)  # that its text is UTF-8
+            return table
         except (OSError, import_pyarrow().ArrowException) as error:
             raise VitrailError(f"cannot read {shown(path)}: {str(error).splitlines()[0]}") from None
 

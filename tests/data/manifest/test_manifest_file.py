@@ -104,6 +104,16 @@ def test_a_shard_that_repeats_a_long_name_is_refused(tmp_path: Path) -> None:
         manifest.rows(manifest.shards[0])
 
 
+def test_a_shard_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    manifest = write_manifest([ManifestRow("cafe.jpg")], "/data", tmp_path / "m")
+    shard = tmp_path / "m" / manifest.shards[0].file
+    table = pyarrow.parquet.read_table(shard)
+    latin = pyarrow.array([b"caf\xe9.jpg"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(table.set_column(0, "file", latin), shard)
+    with pytest.raises(VitrailError, match="cannot read"):
+        manifest.rows(manifest.shards[0])
+
+
 def test_a_pipe_that_is_called_manifest_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / DESCRIPTION)
     assert not is_manifest(tmp_path)

@@ -83,12 +83,13 @@ def test_a_place_outside_of_the_picture_is_damage(tmp_path: Path, inside: list[f
         read_calibration(path, Preprocessing(size=(8, 8), resize="pad"), None)
 
 
-@pytest.mark.parametrize("place, byte", [(8, 1), (8, 0x20), (6, 99)])  # encrypted, patched, of a later version
-def test_an_archive_of_a_later_kind_is_damage(tmp_path: Path, place: int, byte: int) -> None:
+@pytest.mark.parametrize("bits", [{8: 1}, {8: 0x20}, {6: 99}, {22: 1, 26: 1}])  # encrypted, patched, later, cut short
+def test_an_archive_of_a_later_kind_is_damage(tmp_path: Path, bits: dict[int, int]) -> None:
     path = tmp_path / "c.zip"
     write_calibration(path, [ModelInput(smooth(8, 8, 3))], RUN)
     data = bytearray(path.read_bytes())
-    data[data.index(b"PK\1\2") + place] |= byte
+    for place, byte in bits.items():
+        data[data.index(b"PK\1\2") + place] |= byte
     path.write_bytes(data)
     with pytest.raises(VitrailError, match=r"c\.zip is damaged"):
         read_calibration(path, Preprocessing(size=(8, 8)), None)

@@ -205,6 +205,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ids in no order": ("id", lambda pa: pa.array([2, 1, 0])),
     "no ids": ("id", lambda pa: pa.array([0, 1, None], pa.int64())),
     "no name": ("path", lambda pa: pa.array(["a", None, "c"])),
+    "names in another encoding": ("path", lambda pa: pa.array([b"a", b"caf\xe9", b"c"]).view(pa.string())),
     "numbers": ("vector", lambda pa: pa.array([1.0, 2.0, 3.0])),
     "other vectors": ("vector", lambda pa: pa.array([[1.0]] * 3, pa.list_(pa.float32(), 1))),
     "no vector": ("vector", lambda pa: pa.array([None] * 3, pa.list_(pa.float32(), WIDTH))),

@@ -255,6 +255,8 @@ def _read_shard(where: str, images: int) -> Any:
             table = file.read()
             if sum(map(unpacked_bytes, table.columns)) > most:
                 raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes")
-            return table.cast(_schema())
+            table = table.cast(_schema())
+            table.validate(full=True)  # that its text is UTF-8
+            return table
     except (arrow.ArrowException, OSError, UnsoundFooter, UnicodeDecodeError) as error:
         raise VitrailError(f"cannot read {shown(where)}: {' '.join(str(error).split())[:200]}") from None

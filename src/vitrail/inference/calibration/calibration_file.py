@@ -40,7 +40,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # ZIP's first day, so that no clock is in the fil
 
 
 # RuntimeError: what zipfile says of entries that are encrypted, or of later kinds
-_DAMAGED = (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, RuntimeError, OverflowError)
+_DAMAGED = (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, RuntimeError, OverflowError, EOFError)
 
 
 def calibration_file(model: str | Path) -> Path:
