@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ def test_files_here_and_on_a_store(root: str | None, tmp_path: Path) -> None:
     assert storage.read_bytes(listed["b.bin"].path) == b"b"
     with pytest.raises(Missing, match="does not exist"):
         storage.read_bytes(storage.join(root, "none"))
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for read in (storage.read_bytes, storage.open_file):
+        with pytest.raises(Missing, match="is a pipe or a device"):
+            read(tmp_path / "pipe")
 
 
 def test_a_file_that_was_not_finished_is_not_there(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.text import shown
@@ -107,6 +108,18 @@ def read_text(path: Path) -> str:
         raise VitrailError(f"{shown(path)} is not UTF-8 text: save it again as UTF-8") from None
     except OSError as error:
         raise VitrailError(f"cannot read {shown(path)}: {error.strerror or error}") from None
+
+
+def map_array(path: Path) -> Any:
+    """An array in NumPy's format, memory-mapped: nothing is read that nobody asks for. None where the file is none."""
+    import numpy as np
+
+    if not path.is_file():  # a pipe would be waited for
+        return None
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except Exception:  # damaged headers raise many things
+        return None
 
 
 def write_text(path: str | Path, text: str) -> None:

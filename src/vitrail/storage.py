@@ -11,6 +11,7 @@ import errno
 import functools
 import os
 import random
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -131,8 +132,8 @@ def version_of(path: str | Path) -> str:
     there is none."""
     try:
         if not is_url(path):
-            stat = ask_store(path, lambda: os.stat(local(path)))
-            return f"{stat.st_size} {stat.st_mtime_ns}"
+            status = ask_store(path, lambda: os.stat(local(path)))
+            return f"{status.st_size} {status.st_mtime_ns}"
         fs, inner = filesystem(str(path))
         info = ask_store(path, lambda: fs.info(inner))
         return " ".join(str(info.get(fact)) for fact in _VERSION)
@@ -151,7 +152,7 @@ def is_folder(path: str | Path) -> bool:
 def open_file(path: str | Path) -> IO[bytes]:
     """A file to read and seek in; on a store a block is fetched at a time."""
     if not is_url(path):
-        return ask_store(path, lambda: open(local(path), "rb"))
+        return ask_store(path, lambda: _open_local(path))
     fs, inner = filesystem(str(path))
     return ask_store(path, lambda: fs.open(inner, "rb", block_size=_BLOCK))
 
@@ -208,9 +209,17 @@ def _read(path: str | Path, offset: int, length: int | None) -> bytes:
         fs, inner = filesystem(str(path))
         end = None if length is None else offset + length
         return bytes(fs.cat_file(inner, start=offset or None, end=end))
-    with open(local(path), "rb") as file:
+    with _open_local(path) as file:
         file.seek(offset)
         return file.read() if length is None else file.read(length)
+
+
+def _open_local(path: str | Path) -> IO[bytes]:
+    """A file. To open a pipe is to wait until somebody writes to it, and a device may never end."""
+    kind = os.stat(local(path)).st_mode
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # of a folder the system says it itself
+        raise Missing(str(path), "is a pipe or a device, not a file")
+    return open(local(path), "rb")
 
 
 def ask_store(path: str | Path, ask: Callable[[], T], verb: str = "read") -> T:

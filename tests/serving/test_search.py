@@ -99,9 +99,11 @@ def test_hostile_files_in_the_index(model_file: Path, tmp_path: Path) -> None:
     """A file that was replaced after it was indexed: by no image, by a bomb, by a link to elsewhere."""
     pictures = tmp_path / "pictures"
     pictures.mkdir()
-    for seed in range(5):
+    for seed in range(6):
         (pictures / f"{seed}.png").write_bytes(picture(seed))
     vitrail.index(model_file, pictures, out=tmp_path / "idx")
+    (pictures / "5.png").unlink()
+    os.mkfifo(pictures / "5.png")
     (pictures / "0.png").write_bytes(b"no image")
     (pictures / "1.png").write_bytes(BOMB)
     (tmp_path / "secret.txt").write_text("secret")
@@ -111,10 +113,10 @@ def test_hostile_files_in_the_index(model_file: Path, tmp_path: Path) -> None:
     (pictures / "4.png").write_bytes(bytes(3_500_000))
     server = ThreadServer(model_file, index=tmp_path / "idx", bytes=3_000_000, pixels=4_000_000)
     try:
-        answers = [server.get(f"/v1/index/{id_}/picture") for id_ in range(5)]
-        assert [answer.status for answer in answers] == [422, 422, 422, 404, 404]
+        answers = [server.get(f"/v1/index/{id_}/picture") for id_ in range(6)]
+        assert [answer.status for answer in answers] == [422, 422, 422, 404, 404, 404]
         assert all(b"secret" not in answer.body and str(tmp_path).encode() not in answer.body for answer in answers)
-        assert len(names(server.send("/v1/search", picture(1)))) == 5
+        assert len(names(server.send("/v1/search", picture(1)))) == 6
     finally:
         assert server.stop() == 0
 

@@ -55,3 +55,13 @@ def test_merging_looks_at_every_byte(tmp_path: Path) -> None:
     assert JsonLines().counts(str(second), Stamp("job", "2")) == Counts(2, 1)
     with pytest.raises(VitrailError, match="is damaged: remove it"):
         JsonLines().merge(files, tmp_path / "all")
+
+
+@pytest.mark.parametrize("change", [(b'{"image": "a"}', b'{"image": [a]}'), (b'"errors": 1', b'"errors":""')])
+def test_damage_of_rows_and_counts_is_a_sentence(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    path = written(tmp_path / "a.jsonl")
+    path.write_bytes(path.read_bytes().replace(*change))
+    with pytest.raises(VitrailError, match="is damaged: remove it"):
+        list(JsonLines.rows(str(path), STAMP))
+    with pytest.raises(VitrailError, match="is damaged: remove it"):
+        JsonLines().merge([(str(path), STAMP)], tmp_path / "all")

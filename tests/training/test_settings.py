@@ -111,6 +111,7 @@ def test_the_learning_rate_rises_then_falls_to_nothing():
     "text",
     [
         "a = " + "[" * 100_000, "[train]\nlr = " + "9" * 5000, "[train]\nlr = " + "9" * 400, "[train]\nseed = 1.5",
+        "a." * 50_000 + "b = 1",  # minutes in the parser
         "[train]\nlr = [[1]]", "[train.lr]\na = 1", "[[train]]\nlr = 1", "train = 3", "[train]\nlr = 1979-05-27",
     ],
 )  # fmt: skip

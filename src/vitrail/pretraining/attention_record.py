@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.explanation.methods.attention_maps import attention_maps, attention_of_all
-from vitrail.files import replacing
+from vitrail.files import map_array, replacing
 from vitrail.model.vit import ViT
 
 PICTURES = 6
@@ -42,13 +43,20 @@ def record_attention(run: Path, step: int, maps: Tensor) -> None:
 
 
 def recorded_attention(run: Path) -> dict[int, NDArray[np.float32]]:
-    """The maps of every recorded step, in order."""
-    files = sorted((run / FOLDER).glob("step-*.npy"))
-    return {int(file.stem.removeprefix("step-")): np.load(file, allow_pickle=False) for file in files}
+    """The maps of every recorded step, in order: of those files that are whole, and as large as the last."""
+    maps = {step: map_array(file) for step, file in sorted(_files(run).items())}
+    shapes = [found.shape for found in maps.values() if found is not None]
+    return {step: np.array(found) for step, found in maps.items() if found is not None and found.shape == shapes[-1]}
+
+
+def _files(run: Path) -> dict[int, Path]:
+    """By their step."""
+    names = ((re.fullmatch(r"step-(\d{1,18})\.npy", file.name), file) for file in (run / FOLDER).glob("step-*.npy"))
+    return {int(name[1]): file for name, file in names if name}
 
 
 def forget_attention_after(run: Path, step: int) -> None:
     """Drop the maps of steps that are about to be done again."""
-    for file in (run / FOLDER).glob("step-*.npy"):
-        if int(file.stem.removeprefix("step-")) > step:
+    for recorded, file in _files(run).items():
+        if recorded > step:
             file.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ from vitrail.search.vector_file import (
     file_digest,
     import_pyarrow,
     open_vectors,
+    read_columns,
     read_facts,
     recordable,
     table_of,
@@ -157,8 +158,7 @@ def _kept_rows(part: Path, facts: VectorFacts) -> list[tuple[str, str | None, bo
     try:
         if read_facts(part).fingerprint != facts.fingerprint:
             return []
-        with open_vectors(part) as file:
-            table = file.read(["path", "digest", "error"])
+        table = read_columns(part, ["path", "digest", "error"])
     except VitrailError:
         return []
     columns = (table.column("path"), table.column("digest"), table.column("error").is_valid())

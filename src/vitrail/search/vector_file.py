@@ -19,6 +19,8 @@ import numpy as np
 
 from vitrail import __version__
 from vitrail.data.loading.split import digest
+from vitrail.data.parquet_file import has_prefixes, most_bytes, open_parquet, unpacked_bytes
+from vitrail.data.parquet_footer import UnsoundFooter, check_footer
 from vitrail.errors import VitrailError
 from vitrail.images.decode import read_file
 from vitrail.images.unreadable import UnreadableImage
@@ -139,36 +141,91 @@ def vectors_of(table: Any, facts: VectorFacts) -> Vectors:
 
 
 def open_vectors(path: Path) -> Any:
-    """A Parquet file of ours, open to read; VitrailError where it is none."""
+    """A Parquet file of ours, open to read; VitrailError where it is none, or unpacks beyond measure."""
     pa = import_pyarrow()
+    if path.exists() and not path.is_file():
+        raise VitrailError(f"{shown(path)} is not a file")
     try:
-        return pa.parquet.ParquetFile(path)
+        file = pa.parquet.ParquetFile(path)
+        try:
+            check_footer(path, file.metadata)
+            _check_columns(path, file)
+        except BaseException:
+            file.close()
+            raise
     except FileNotFoundError:
         raise VitrailError(f"{shown(path)} does not exist") from None
-    except (OSError, pa.ArrowException) as error:
+    except UnsoundFooter as error:
+        raise VitrailError(f"{shown(path)} {error}") from None
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise VitrailError(f"cannot read {shown(path)}: {str(error).splitlines()[0]}") from None
+    return file
+
+
+def _check_columns(path: Path, file: Any) -> None:
+    """Refuse other columns than ours, and values that repeat: ours are written out, so a file has as many bytes."""
+    kinds, size = {field.name: field.type for field in file.schema_arrow}, path.stat().st_size
+    texts = ("path", "digest", "error")
+    found = [str(kinds.get(name)) for name in ("id", *texts)]
+    vector: Any = kinds.get("vector")
+    is_list = vector is not None and import_pyarrow().types.is_fixed_size_list(vector)
+    if found != ["int64", "string", "string", "string"] or not is_list or str(vector.value_type) != "float":
+        raise VitrailError(f"{shown(path)} holds no vectors that vitrail wrote: make it by `vitrail embed`")
+    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+    chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+    unpacked = sum(8 * chunk.num_values for chunk in chunks)
+    if any("DICTIONARY" in encoding for chunk in chunks for encoding in chunk.encodings):
+        with open_parquet(path) as repeated:
+            unpacked += sum(map(unpacked_bytes, repeated.read(list(texts)).columns))
+    if unpacked > most_bytes(size) or any(map(has_prefixes, chunks)):
+        raise VitrailError(f"{shown(path)} unpacks to far more than its {size:,} bytes: make it again")
+
+
+def read_columns(path: Path, names: Sequence[str]) -> Any:
+    """Columns of a file of ours as an Arrow table."""
+    with open_vectors(path) as file:
+        try:
+            table = file.read(list(names))
+            table.validate(full=True)  # that its text is UTF-8
+            return table
+        except (OSError, import_pyarrow().ArrowException) as error:
+            raise VitrailError(f"cannot read {shown(path)}: {str(error).splitlines()[0]}") from None
+
+
+def facts_of_json(values: dict[str, Any]) -> VectorFacts:
+    """What a file says of its vectors; a ValueError, TypeError or KeyError where that makes no sense."""
+    grid = values["grid"]
+    facts = VectorFacts(**{**values, "grid": None if grid is None else tuple(grid)})
+    sizes = [facts.width, *(facts.grid or ())]
+    if any(type(size) is not int or not 0 < size < 1 << 31 for size in sizes) or len(sizes) not in (1, 3):
+        raise ValueError(sizes)
+    if not all(isinstance(text, str) for text in (facts.fingerprint, facts.what, facts.model)):
+        raise ValueError(facts)
+    return facts
 
 
 def read_facts(path: Path) -> VectorFacts:
     """What a file says of its vectors; VitrailError for a file that is not one of ours."""
     with open_vectors(path) as file:
-        metadata = file.schema_arrow.metadata or {}
+        metadata, vector = file.schema_arrow.metadata or {}, file.schema_arrow.field("vector").type
     try:
         values = json.loads(metadata[KEY])
         if values.pop("format") > FORMAT:
             raise VitrailError(f"{shown(path)} was written by a newer version of Vitrail: update Vitrail")
-        grid = values.pop("grid")
-        return VectorFacts(**values, grid=None if grid is None else (int(grid[0]), int(grid[1])))
-    except (KeyError, ValueError, TypeError, AttributeError):
+        facts = facts_of_json(values)
+        if vector.list_size != facts.numbers:
+            raise ValueError(vector)
+    except VitrailError:
+        raise
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise VitrailError(f"{shown(path)} holds no vectors that vitrail wrote: make it by `vitrail embed`") from None
+    return facts
 
 
 def read_vectors(path: str | Path) -> tuple[Vectors, list[str], VectorFacts]:
     """The vectors (n, D) of the images of a file that could be read, their paths, and what made them."""
-    facts = read_facts(Path(path))
-    pa = import_pyarrow()
-    with open_vectors(Path(path)) as file:
-        table = file.read(["path", "vector"])
+    facts, pa = read_facts(Path(path)), import_pyarrow()
+    table = read_columns(Path(path), ["path", "vector"])
     table = table.filter(pa.compute.is_valid(table.column("vector")))
     return vectors_of(table, facts), table.column("path").to_pylist(), facts
 

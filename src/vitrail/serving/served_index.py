@@ -66,6 +66,8 @@ class ServedIndex:
         """Name and bytes of a picture of the index, and of no other file; VitrailError where it is not there."""
         path = Path(self.index.path(id_))
         try:
+            if not path.is_file():  # it may have become a pipe, which would be waited for
+                raise OSError
             with path.open("rb") as file:
                 data = file.read(most_bytes + 1)
         except OSError:

@@ -87,9 +87,9 @@ class JsonLines(OutputFormat):
 
     @staticmethod
     def rows(path: str, stamp: Stamp) -> Iterator[dict[str, Any]]:
-        """The rows of one file."""
+        """The rows of one file, every byte of them checked."""
         footer = JsonLines._footer(path, stamp)
-        if footer is None:
+        if footer is None or not _copied(path, footer, None):
             raise VitrailError(f"{shown(path)} is damaged: remove it and run the same command again")
         with open_file(path) as file:
             for _ in range(footer["images"]):
@@ -106,19 +106,21 @@ class JsonLines(OutputFormat):
             footer = json.loads(last)
             fits = (footer[KEY], footer["job"], footer["shard"]) == (FORMAT, stamp.job, stamp.shard)
             whole = footer["bytes"] + len(last) + 1 == size
-            return footer if fits and whole and isinstance(footer["sha256"], str) else None
+            counts = all(type(footer[name]) is int and footer[name] >= 0 for name in ("images", "errors", "bytes"))
+            return footer if fits and counts and whole and isinstance(footer["sha256"], str) else None
         except (Missing, KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, VitrailError) and not isinstance(error, Missing):
                 raise  # the store did not answer: that does not mean that the shard is not done
             return None
 
 
-def _copied(path: str, footer: dict[str, Any], merged: IO[bytes]) -> bool:
-    """Copy the rows; whether they were the very bytes that were written."""
+def _copied(path: str, footer: dict[str, Any], merged: IO[bytes] | None) -> bool:
+    """Copy the rows, or only read them; whether they were the very bytes that were written."""
     sha, left = hashlib.sha256(), footer["bytes"]
     with open_file(path) as file:
         while left and (chunk := file.read(min(left, _CHUNK))):
             sha.update(chunk)
-            merged.write(chunk)
+            if merged is not None:
+                merged.write(chunk)
             left -= len(chunk)
     return not left and sha.hexdigest() == footer["sha256"]

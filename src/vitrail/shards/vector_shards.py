@@ -168,6 +168,7 @@ def _footer(file: Any, stamp: Stamp) -> dict[str, Any] | None:
     try:
         footer: dict[str, Any] = json.loads((file.metadata.metadata or {})[KEY])
         fits = (footer["format"], footer["job"], footer["shard"]) == (FORMAT, stamp.job, stamp.shard)
-        return footer if fits and footer["images"] == file.metadata.num_rows else None
+        whole = footer["images"] == file.metadata.num_rows and type(footer["errors"]) is int
+        return footer if fits and whole and isinstance(footer["sha256"], str) else None
     except (KeyError, TypeError, ValueError, RecursionError):
         return None

@@ -21,6 +21,8 @@ from vitrail.option_types import PRECISIONS
 from vitrail.tasks.registry import task_names
 from vitrail.training.setting_fields import Section, as_toml, check_field, optional, setting
 
+_MOST_DOTS = 200  # of a line of TOML: Python's parser takes time that grows with the square of a name's parts
+
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Section):
@@ -356,7 +358,11 @@ class Settings:
     def read(cls, path: str | Path) -> Settings:
         """The settings of a TOML file. What it does not name is not set, or has its usual value."""
         try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
+            dots = max((line.count(".") for line in text.splitlines()), default=0)
+            if dots > _MOST_DOTS:
+                raise ValueError(f"it has a line with {dots:,} dots")
+            content = tomllib.loads(text)
         except OSError as error:
             raise VitrailError(f"cannot read {path}: {error.strerror or error}") from None
         except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits

@@ -12,6 +12,7 @@ import pytest
 
 from tests.hostile import outcome
 from vitrail.data.description import describe, trainable
+from vitrail.data.layouts import table_file
 from vitrail.data.layouts.recognise import read_dataset
 from vitrail.dataset import Dataset
 from vitrail.errors import VitrailError
@@ -275,3 +276,42 @@ def test_a_parquet_file_that_unpacks_beyond_measure(photos: Photos) -> None:
     assert path.stat().st_size < 100_000
     with pytest.raises(VitrailError, match="unpacks to 8,000,000 cells"):
         read_dataset(path)
+
+
+@pytest.mark.parametrize("way", ["dictionary", "prefixes", "list", "bytes of one length"])
+def test_a_parquet_file_that_repeats_a_long_text(photos: Photos, way: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, rows, long = photos("a.png") / "t.parquet", 2000, "x" * 100_000
+    kind = pyarrow.string() if way != "bytes of one length" else pyarrow.binary(len(long))
+    repeated = pyarrow.array([long], kind).take(pyarrow.array([0] * rows))
+    if way == "list":
+        columns = {"image": ["a.png"], "labels": pyarrow.ListArray.from_arrays([0, rows], repeated)}
+    else:
+        columns = {"image": ["a.png"] * rows, "label": repeated}
+    encoding = {"image": "PLAIN", "label": "DELTA_BYTE_ARRAY"} if way == "prefixes" else None
+    parquet.write_table(
+        pyarrow.table(columns), path, compression="zstd", column_encoding=encoding, use_dictionary=encoding is None
+    )
+    assert path.stat().st_size < 100_000
+    with pytest.raises(VitrailError, match="t.parquet repeats long texts and unpacks to more than 6"):
+        read_dataset(path)
+
+
+def test_a_parquet_table_has_the_values_that_pyarrow_reads(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "image": pyarrow.array(["a", "b", None], pyarrow.large_string()),
+        "label": pyarrow.array(["u", None, "u"]).dictionary_encode(),
+        "labels": [["u", "v"], None, []],
+        "bytes": [b"1", None, b"3"],
+        "about": [{"text": "t", "number": 1}, None, {"text": None, "number": 2}],
+        "map": pyarrow.array([[("k", "v")], None, []], pyarrow.map_(pyarrow.string(), pyarrow.string())),
+        "number": pyarrow.array([5, 6, 5]).dictionary_encode(),
+        "four": pyarrow.array([b"abcd", None, b"efgh"], pyarrow.binary(4)),
+    }
+    for stored in (True, False):
+        parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet", store_schema=stored)
+        expected = parquet.read_table(tmp_path / "t.parquet").to_pydict()
+        assert table_file.read_table(tmp_path / "t.parquet").columns == expected

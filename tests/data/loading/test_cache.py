@@ -107,7 +107,7 @@ def test_the_cache_folder_can_be_set(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("sizes_file", [False, True])
-@pytest.mark.parametrize("damage", ["cut", "empty", "another shape", "text"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "another shape", "text", "zip"])
 def test_a_damaged_file_is_named_and_made_anew(paths, tmp_path, sizes_file, damage):
     shape, indices = Shape(16, 16, 3), np.arange(4)
     good, sizes = keep_in_file(paths, shape, tmp_path / "cache", workers=1).take(indices)
@@ -116,7 +116,8 @@ def test_a_damaged_file_is_named_and_made_anew(paths, tmp_path, sizes_file, dama
     if damage == "another shape":
         np.save(file, np.zeros((2, 3)))
     else:
-        file.write_bytes({"cut": content[: len(content) * 3 // 4], "empty": b"", "text": b"not an array"}[damage])
+        cut = content[: len(content) * 3 // 4]
+        file.write_bytes({"cut": cut, "empty": b"", "text": b"not an array", "zip": b"PK\x03\x04"}[damage])
     cache = keep_in_file(paths, shape, tmp_path / "cache", workers=1)
     pixels, own = cache.take(indices)
     assert (pixels == good).all() and np.array_equal(own, sizes)

@@ -16,6 +16,7 @@ import pytest
 
 from vitrail.data.manifest import sorted_walk
 from vitrail.data.manifest.list_images import list_images, place_of
+from vitrail.data.manifest.manifest_file import open_manifest, write_manifest
 from vitrail.data.manifest.manifest_row import ManifestRow
 from vitrail.errors import VitrailError
 from vitrail.inference.sources import images_of
@@ -124,11 +125,70 @@ def test_what_is_broken_is_a_row_with_a_sentence(tmp_path: Path) -> None:
         rows[2].image(str(tmp_path)).read()
 
 
+def test_labels_are_text_that_a_manifest_can_hold(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/cl\xff"
+    os.mkdir(folder)
+    Path(os.fsdecode(folder), "1.jpg").write_bytes(b"x")
+    members = {"1.jpg": b"x", "1.json": b'{"label": "\\ud800"}', "2.jpg": b"x", "2.cls": b"y" * 2000}
+    write_tar(tmp_path / "a.tar", members)
+    names = {"huggingface": json.dumps({"info": {"features": {"label": {"names": ["\ud800"]}}}})}
+    write_parquet(tmp_path / "b.parquet", {"image": [b"1"], "label": [0]}, names)
+    latin = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"image": [b"1"], "label": latin}), tmp_path / "c.parquet")
+    manifest = write_manifest(list_images(*place_of(str(tmp_path))), str(tmp_path), tmp_path / "m")
+    (rows,) = (open_manifest(tmp_path / "m").rows(shard) for shard in manifest.shards)
+    found = {row.name: row.label for row in rows}
+    assert found.pop("cl\udcff/1.jpg") == "cl\\udcff"
+    assert [row.error for row in rows if row.error] == ["has text that is not UTF-8"]
+    assert found == {"a.tar::1.jpg": "\\ud800", "a.tar::2.jpg": None, "b.parquet::0": "\\ud800", "c.parquet": None}
+
+
 def test_a_row_group_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_parquet(tmp_path / "big.parquet", {"image": [os.urandom(2000), os.urandom(2000)]})
     monkeypatch.setattr("vitrail.data.manifest.parquet_cells.MOST_GROUP", 1000)
     (row,) = rows_of(tmp_path)
     assert row.error is not None and "has a row group of" in row.error
+
+
+def repeated(value: str | bytes, rows: int) -> Any:
+    """A column that takes next to nothing on disk."""
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, pyarrow.int32()), [value])
+
+
+def test_images_and_labels_that_repeat_are_in_memory_once(tmp_path: Path) -> None:
+    columns = {"image": repeated(b"x" * 1_000_000, 3000), "label": repeated("y" * 1_000_000, 3000)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet", compression="zstd", store_schema=False)
+    before = pyarrow.total_allocated_bytes()
+    rows = rows_of(tmp_path / "a.parquet")
+    assert len(rows) == 3000 and rows[0].label is None
+    assert len(rows[-1].image(str(tmp_path)).read()) == 1_000_000
+    assert pyarrow.total_allocated_bytes() - before < 10_000_000  # what is kept of the row group; it was 3 GB
+
+
+def test_rows_of_nothing_are_refused(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(
+        pyarrow.table({"image": pyarrow.nulls(50_000, pyarrow.binary())}), tmp_path / "a.parquet"
+    )
+    (row,) = rows_of(tmp_path)
+    assert row.error is not None and "claims 50,000 rows in" in row.error
+
+
+def test_images_that_swell_are_refused(tmp_path: Path) -> None:
+    zeros = pyarrow.table({"image": [bytes(70_000_000)]})
+    pyarrow.parquet.write_table(zeros, tmp_path / "a.parquet", compression="zstd")
+    prefixes = pyarrow.table({"image": [b"x" * 100_000] * 3})
+    options: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"image": "DELTA_BYTE_ARRAY"}}
+    pyarrow.parquet.write_table(prefixes, tmp_path / "b.parquet", **options)
+    errors = [str(row.error) for row in rows_of(tmp_path)]
+    assert len(errors) == 2 and "has a row group of 70," in errors[0] and "prefixes of one another" in errors[1]
+
+
+@pytest.mark.parametrize("column", ["number", "text"])
+def test_a_cell_of_another_kind_is_no_image(tmp_path: Path, column: str) -> None:
+    write_parquet(tmp_path / "a.parquet", {"number": [3 * 10**9], "text": ["abc"]})
+    cell = ManifestRow("a.parquet", "0", column=column, group=0, row=0)
+    with pytest.raises(VitrailError, match="has changed since the manifest was made"):  # 3 GB, and a traceback
+        cell.image(str(tmp_path)).read()
 
 
 def test_a_file_that_changed_after_it_was_listed_is_an_error_row(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -80,6 +82,10 @@ def test_damage_is_a_sentence(tmp_path: Path) -> None:
         ({"shards": [{"file": "../x", "images": 4, "digest": ""}]}, "is damaged"),
         ({"shards": 3}, "is damaged"),
         ({"images": 5}, "is damaged"),
+        ({"images": math.inf}, "is damaged"),
+        ({"shard_size": 0}, "is damaged"),
+        ({"shard_size": 3}, "is damaged"),
+        ({"images": 0, "shards": []}, "is damaged"),
     ):
         (tmp_path / "m" / DESCRIPTION).write_text(json.dumps(about | change))
         with pytest.raises(VitrailError, match=words):
@@ -89,6 +95,35 @@ def test_damage_is_a_sentence(tmp_path: Path) -> None:
         open_manifest(tmp_path / "m")
     (tmp_path / "m" / DESCRIPTION).write_text('{"name": "a web page"}')
     assert not is_manifest(tmp_path / "m")
+
+
+def test_a_shard_that_repeats_a_long_name_is_refused(tmp_path: Path) -> None:
+    manifest = write_manifest([ManifestRow("x" * 100_000 + ".jpg")] * 1000, "/data", tmp_path / "m")
+    assert (tmp_path / "m" / manifest.shards[0].file).stat().st_size < 10_000
+    with pytest.raises(VitrailError, match="is not the shard"):
+        manifest.rows(manifest.shards[0])
+
+
+def test_a_shard_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    manifest = write_manifest([ManifestRow("cafe.jpg")], "/data", tmp_path / "m")
+    shard = tmp_path / "m" / manifest.shards[0].file
+    table = pyarrow.parquet.read_table(shard)
+    latin = pyarrow.array([b"caf\xe9.jpg"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(table.set_column(0, "file", latin), shard)
+    with pytest.raises(VitrailError, match="cannot read"):
+        manifest.rows(manifest.shards[0])
+
+
+def test_a_pipe_that_is_called_manifest_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / DESCRIPTION)
+    assert not is_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("place", [{"offset": -1}, {"offset": 0, "length": -1}, {"column": "c", "row": -1}])
+def test_places_below_zero_are_damage(tmp_path: Path, place: dict[str, Any]) -> None:
+    manifest = write_manifest([ManifestRow("a.tar", "x.jpg", **place)], "/data", tmp_path / "m")
+    with pytest.raises(VitrailError, match="is damaged"):
+        manifest.rows(manifest.shards[0])
 
 
 @pytest.mark.parametrize("file", ["/etc/passwd", "../../secret.jpg", "http://elsewhere/x.jpg", "a\0b.jpg"])

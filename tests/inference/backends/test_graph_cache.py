@@ -31,7 +31,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read(GraphCache("another", tmp_path)) is None
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "longer", "empty", "text", "header"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "longer", "empty", "text", "header", "endless"])
 def test_a_damaged_file_is_said_and_goes(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
     cache = GraphCache("f", tmp_path)
     cache.write("g", PARTS)
@@ -43,6 +43,7 @@ def test_a_damaged_file_is_said_and_goes(tmp_path: Path, damage: str, capsys: py
         "longer": data + b"x",
         "empty": b"",
         "text": b"hello",
+        "endless": b'{"lengths": [Infinity], "sha256": ""}\n' + data,
         "header": b'{"lengths": [-1, "x"], "sha256": ""}\n' + data,
     }
     path.write_bytes(damaged[damage])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vitrail.data.loading.transforms import letterbox_of
 from vitrail.errors import VitrailError
@@ -65,6 +68,44 @@ def test_another_models_pictures_are_refused(tmp_path: Path) -> None:
     with pytest.raises(VitrailError, match=r"c\.zip is that of another model"):
         read_calibration(tmp_path / "c.zip", Preprocessing(size=(8, 8)), RUN | {"seed": 4})
     assert len(read_calibration(tmp_path / "c.zip", Preprocessing(size=(8, 8)), None)) == 1
+
+
+@pytest.mark.parametrize("inside", [[0, 0, 10**9, 10**9], [-9, 0, 8, 8], [8, 0, 0, 8], [0, 0, math.inf, 8]])
+def test_a_place_outside_of_the_picture_is_damage(tmp_path: Path, inside: list[float]) -> None:
+    path = tmp_path / "c.zip"
+    write_calibration(path, [ModelInput(smooth(8, 8, 3))], RUN)
+    with zipfile.ZipFile(path) as archive:
+        picture = archive.read("001.jpg")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("calibration.json", json.dumps({"run": "", "insides": [inside]}))
+        archive.writestr("001.jpg", picture)
+    with pytest.raises(VitrailError, match=r"c\.zip is damaged"):
+        read_calibration(path, Preprocessing(size=(8, 8), resize="pad"), None)
+
+
+@pytest.mark.parametrize("bits", [{8: 1}, {8: 0x20}, {6: 99}, {22: 1, 26: 1}])  # encrypted, patched, later, cut short
+def test_an_archive_of_a_later_kind_is_damage(tmp_path: Path, bits: dict[int, int]) -> None:
+    path = tmp_path / "c.zip"
+    write_calibration(path, [ModelInput(smooth(8, 8, 3))], RUN)
+    data = bytearray(path.read_bytes())
+    for place, byte in bits.items():
+        data[data.index(b"PK\1\2") + place] |= byte
+    path.write_bytes(data)
+    with pytest.raises(VitrailError, match=r"c\.zip is damaged"):
+        read_calibration(path, Preprocessing(size=(8, 8)), None)
+    assert count_calibration(path) in (1, None)
+
+
+def test_pictures_far_larger_than_their_file_are_damage(tmp_path: Path) -> None:
+    path, large = tmp_path / "c.zip", io.BytesIO()
+    Image.new("1", (12_000, 3000)).save(large, "PNG", compress_level=9)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("calibration.json", json.dumps({"run": "", "insides": [None] * 2}))
+        archive.writestr("001.png", large.getvalue())
+        archive.writestr("002.png", large.getvalue())
+    assert path.stat().st_size < 20_000
+    with pytest.raises(VitrailError, match=r"c\.zip is damaged"):
+        read_calibration(path, Preprocessing(size=(8, 8), mean=(0.5,) * 2, std=(0.5,) * 2), None)
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "no index", "index", "swollen", "picture"])

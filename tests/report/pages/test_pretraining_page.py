@@ -59,6 +59,18 @@ def test_the_page_shows_health_and_attention(pretrained):
     assert "<run>" not in page and "&lt;run&gt;" in page  # names are text
 
 
+def test_maps_that_are_damaged_are_left_out(tmp_path):
+    for step in (1, 2):
+        record_attention(tmp_path, step, torch.ones(2, 4, 4))
+    record_attention(tmp_path, 3, torch.ones(2, 4, 4))
+    folder = tmp_path / "attention"
+    (folder / "step-00000001.npy").write_bytes(b"PK\x03\x04")
+    np.save(folder / "step-00000002.npy", np.ones((1, 4, 4), np.float32))
+    (folder / "step-last.npy").touch()
+    forget_attention_after(tmp_path, 5)
+    assert list(recorded_attention(tmp_path)) == [3]
+
+
 def test_maps_of_steps_that_are_done_again_are_forgotten(pretrained):
     forget_attention_after(pretrained.folder.path, 1)
     recorded = recorded_attention(pretrained.folder.path)

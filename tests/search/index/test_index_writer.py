@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,6 +174,11 @@ def test_what_is_no_index(tmp_path: Path) -> None:
     good = pointer.read_text()
     changes = [("vectors-", "../vectors-"), ('"width": 8', '"width": "8"'), ('"width": 8', '"width": 0')]
     changes += [('"generation": 1', '"generation": "x"'), ('"rows": 1', '"rows": -1'), ('"removed": 0', '"removed": 9')]
+    changes += [
+        ('"rows": 1', '"rows": 1e999'),
+        ('"width": 8', f'"width": {2**63}'),
+        ('"next_id": 1', f'"next_id": {2**63}'),
+    ]
     edited = [good.replace('"format": 1', '"format": 99'), *(good.replace(*change) for change in changes)]
     assert good not in edited
     for bad in ("", "{}", "[]", *edited):
@@ -181,6 +189,70 @@ def test_what_is_no_index(tmp_path: Path) -> None:
     next((tmp_path / "idx").glob("*.parquet")).unlink()
     with pytest.raises(VitrailError, match="the index .* is damaged"):
         ImageIndex(tmp_path / "idx")
+
+
+def index_of(folder: Path, numbers: range = range(3), removed: set[int] = frozenset()) -> Path:  # type: ignore[assignment]
+    with writing_index(folder, FACTS) as writer:
+        writer.commit([row(number) for number in numbers])
+        writer.commit(removed=removed)
+    return folder
+
+
+COLUMNS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "no path": ("path", lambda pa: None),
+    "no vectors": ("vector", lambda pa: None),
+    "ids of text": ("id", lambda pa: pa.array(["a", "b", "c"])),
+    "ids in no order": ("id", lambda pa: pa.array([2, 1, 0])),
+    "no ids": ("id", lambda pa: pa.array([0, 1, None], pa.int64())),
+    "no name": ("path", lambda pa: pa.array(["a", None, "c"])),
+    "names in another encoding": ("path", lambda pa: pa.array([b"a", b"caf\xe9", b"c"]).view(pa.string())),
+    "numbers": ("vector", lambda pa: pa.array([1.0, 2.0, 3.0])),
+    "other vectors": ("vector", lambda pa: pa.array([[1.0]] * 3, pa.list_(pa.float32(), 1))),
+    "no vector": ("vector", lambda pa: pa.array([None] * 3, pa.list_(pa.float32(), WIDTH))),
+    "names that repeat": ("path", lambda pa: pa.array(["x" * 25_000_000] * 3)),
+}
+
+
+@pytest.mark.parametrize("change", COLUMNS)
+def test_a_segment_of_other_columns_is_damage(tmp_path: Path, change: str) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    [file] = index_of(tmp_path / "idx").glob("*.parquet")
+    table, (name, made) = pyarrow.parquet.read_table(file), COLUMNS[change]
+    place, column = table.schema.get_field_index(name), made(pyarrow)
+    table = table.remove_column(place) if column is None else table.set_column(place, name, column)
+    pyarrow.parquet.write_table(table, file, compression="zstd")
+    file.with_suffix(".array").unlink()
+    with pytest.raises(VitrailError, match="the index .* is damaged"):
+        ImageIndex(tmp_path / "idx")
+
+
+@pytest.mark.parametrize("array", [np.zeros(1), np.zeros((1, 1), np.int64), np.zeros(2, np.int64), "zip", "endless"])
+def test_removed_ids_that_are_none_are_damage(tmp_path: Path, array: np.ndarray | str) -> None:
+    [file] = index_of(tmp_path / "idx", range(30), {0}).glob("removed-*")
+    if isinstance(array, np.ndarray):
+        with file.open("wb") as stream:
+            np.save(stream, array)
+    elif array == "zip":
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a", "b")
+    else:
+        file.write_bytes(file.read_bytes().replace(b"(1,), }              ", b"(10000000000000000,),}"))
+    with pytest.raises(VitrailError, match="the index .* is damaged"):
+        ImageIndex(tmp_path / "idx")
+
+
+@pytest.mark.parametrize("instead", ["zip", "pipe"])
+def test_whatever_stands_in_the_place_of_the_array(tmp_path: Path, instead: str) -> None:
+    [array] = index_of(tmp_path / "idx").glob("*.array")
+    array.unlink()
+    if instead == "pipe":
+        os.mkfifo(array)
+    else:
+        with zipfile.ZipFile(array, "w") as archive:
+            archive.writestr("a", "b")
+    np.testing.assert_array_equal(ImageIndex(tmp_path / "idx").vector(2), row(2).vector)
 
 
 def test_few_segments_and_few_copies() -> None:

@@ -59,7 +59,9 @@ def test_pictures_of_depth_are_refused(data: bytes, why: str) -> None:
         load_depth(data, "map.png")
 
 
-@pytest.mark.parametrize("text", ["{}", "[1]", '{"scale": "far"}', '{"scale": 0}', "not json"])
+@pytest.mark.parametrize(
+    "text", ["{}", "[1]", '{"scale": "far"}', '{"scale": 0}', "not json", "[" * 100_000, f'{{"scale": 1{"0" * 400}}}']
+)
 def test_a_wrong_scale_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "depth.json").write_text(text)
     with pytest.raises(VitrailError, match=r"depth\.json"):

@@ -68,6 +68,13 @@ def test_the_last_two_are_kept_whatever_they_are(tmp_path):
     assert [path.name for _, path in states.found()] == ["step-00000004", "step-00000005"]
 
 
+@pytest.mark.parametrize("text", ["[1]", "3", "[" * 100_000])
+def test_a_marker_of_something_else_is_damage(tmp_path, text):
+    (tmp_path / MARKER).write_text(text)
+    with pytest.raises(VitrailError, match="is damaged: the checksum"):
+        read_marker(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["__0_0.distcp", INDEX, MARKER])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 def test_a_damaged_or_unfinished_one_falls_back_to_the_one_before(tmp_path, name, damage):

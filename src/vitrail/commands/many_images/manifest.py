@@ -23,7 +23,7 @@ def manifest(data: str | Path, out: str | Path, shard_size: int = 5000, progress
     """
     from vitrail.data.manifest.list_images import list_images, place_of
     from vitrail.data.manifest.manifest_file import write_manifest
-    from vitrail.data.manifest.parquet_cells import require_pyarrow
+    from vitrail.data.parquet_file import require_pyarrow
 
     require_pyarrow()
     root, file = place_of(str(data))

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.parquet_file import UnpacksTooMuch, most_bytes, open_parquet, rows_at_once, unpacked_bytes, values_of
+from vitrail.data.parquet_footer import UnsoundFooter
 from vitrail.errors import VitrailError
 from vitrail.tasks.shared.columns import RESERVED, Table, is_numeric
 from vitrail.text import nfc, shown
@@ -134,29 +136,40 @@ def _column_names(path: Path, header: Sequence[str]) -> tuple[list[str], list[in
 def _read_parquet(path: Path, rows: int | None) -> Table:
     try:
         import pyarrow
-        import pyarrow.parquet
     except ImportError:
         raise VitrailError(
             f"{shown(path)} is a Parquet file, which needs one more package: pip install pyarrow, or save it as CSV"
         ) from None
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            names, places = _column_names(path, file.schema_arrow.names)
-            written = [file.schema_arrow.names[place] for place in places]
-            _check_unpacked(path, file.metadata)
-            columns: dict[str, list[Any]] = {name: [] for name in names}
-            count = 0
-            for batch in file.iter_batches(rows or _BATCH, columns=written):
-                count += batch.num_rows
-                for name, old in zip(names, written, strict=True):
-                    columns[name] += batch.column(old).to_pylist()
-                if rows is not None:
-                    break
+        columns, count = _unpacked(path, rows)
+    except UnsoundFooter as error:
+        raise VitrailError(f"{shown(path)} {error}") from None
     except pyarrow.ArrowException as error:
         raise VitrailError(f"cannot read {shown(path)}: {error}") from None
     if rows is not None and not count:
         raise VitrailError(f"cannot read {shown(path)}: it has no rows")
     return Table(path, columns, list(range(1, count + 1)), unit="row")
+
+
+def _unpacked(path: Path, rows: int | None) -> tuple[dict[str, list[Any]], int]:
+    """The columns of a Parquet file, and how many rows were read."""
+    with open_parquet(path) as file:
+        names, places = _column_names(path, file.schema_arrow.names)
+        written = [file.schema_arrow.names[place] for place in places]
+        _check_unpacked(path, file.metadata)
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        size, count = os.path.getsize(path), 0
+        most = left = most_bytes(size)
+        for batch in file.iter_batches(rows_at_once(file, size, rows or _BATCH), columns=written):
+            count += batch.num_rows
+            left -= sum(map(unpacked_bytes, batch.columns))
+            if left < 0:
+                raise UnpacksTooMuch(f"repeats long texts and unpacks to more than {most:,} bytes: save it as CSV")
+            for name, old in zip(names, written, strict=True):
+                columns[name] += values_of(batch.column(old))
+            if rows is not None:
+                break
+    return columns, count
 
 
 def _check_unpacked(path: Path, metadata: Any) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.loading.transforms import resize
-from vitrail.files import DAY, cache_folder, remove_unfinished, replacing
+from vitrail.files import DAY, cache_folder, map_array, remove_unfinished, replacing
 from vitrail.images.decode import read_image
 from vitrail.images.stored_image import StoredImage
 from vitrail.images.unreadable import UnreadableImage
@@ -178,11 +178,8 @@ def keep_in_file(
 def _is_whole(file: Path, dims: tuple[int, ...]) -> bool:
     """Whether a file of the cache holds what its name promises: pixels (count, H, W, C), or sizes (count, 2)."""
     expected = ((dims[0], 2), np.int64) if file.name.endswith(".sizes.npy") else (dims, np.uint8)
-    try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return False
-    return (array.shape, array.dtype) == expected
+    array = map_array(file)
+    return array is not None and (array.shape, array.dtype) == expected
 
 
 def _free_disk(folder: Path) -> int:

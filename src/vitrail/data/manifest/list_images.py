@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from vitrail.data.manifest.manifest_row import ManifestRow
-from vitrail.data.manifest.parquet_cells import images_of_parquet, labels_of_group, require_pyarrow
+from vitrail.data.manifest.parquet_cells import images_of_parquet, labels_of
 from vitrail.data.manifest.sorted_walk import walk
 from vitrail.data.manifest.tar_headers import TarMember, tar_members
+from vitrail.data.parquet_file import open_parquet, require_pyarrow
 from vitrail.dataset import split_name
 from vitrail.errors import VitrailError
 from vitrail.images.listing import is_image, is_litter
@@ -21,6 +22,7 @@ TAR, PARQUET = ".tar", ".parquet"
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.zstd")
 MOST_MEMBERS = 64  # of one sample in a tar: WebDataset puts an image, its class and a few more under one key
 _CLASS_FILES, _MOST_LABEL = ("cls", "json", "label", "txt.cls"), 1 << 16  # bytes of a file that holds a label
+_LONGEST_LABEL = 1000  # characters: a longer text is a caption or an accident, and every row has one
 _LABEL_KEYS = ("label", "cls", "class", "class_name")
 
 
@@ -53,7 +55,7 @@ def list_images(root: str, file: str | None = None) -> Iterator[ManifestRow]:
             yield ManifestRow(path, error=why)
         else:
             split, label = split_and_label(path.split("/")[:-1])
-            yield ManifestRow(path, label=label, split=split)
+            yield ManifestRow(path, label=label_text(label), split=split)
 
 
 def _is_wanted(name: str) -> bool:
@@ -66,6 +68,13 @@ def split_and_label(folders: Sequence[str]) -> tuple[str | None, str | None]:
     split = split_name(folders[0]) if folders else None
     rest = folders[1:] if split is not None else folders
     return split, rest[0] if rest else None
+
+
+def label_text(label: str | None) -> str | None:
+    """A label as a manifest keeps it: text that can be encoded, of a name's length; None for what is none."""
+    if not label or len(label) > _LONGEST_LABEL:
+        return None
+    return label if label.isascii() else label.encode("utf-8", "backslashreplace").decode()
 
 
 # ---- tar
@@ -125,7 +134,7 @@ def _of_sample(path: str, file: IO[bytes], sample: list[TarMember]) -> Iterator[
         split, folder_label = split_and_label(folders)
         split = split or split_and_label(path.split("/")[:-1])[0]
         label_here = folder_label if label is None else label
-        yield ManifestRow(path, member.name, member.offset, member.length, label=label_here, split=split)
+        yield ManifestRow(path, member.name, member.offset, member.length, label=label_text(label_here), split=split)
 
 
 def _label_of(file: IO[bytes], sample: list[TarMember]) -> str | None:
@@ -159,15 +168,16 @@ def _of_parquet(root: str, path: str, alone: bool) -> Iterator[ManifestRow]:
     address, number = join(root, path), 0
     split = split_and_label(path.split("/")[:-1])[0]
     try:
+        size = size_of(address) or 0
         with open_file(address) as file:
-            images = images_of_parquet(file, size_of(address) or 0)
+            images = images_of_parquet(file, size)
         if images is None:
             if alone:
                 raise VitrailError("has no column of image bytes")
             return
-        with open_file(address) as file, require_pyarrow().parquet.ParquetFile(file) as parquet:
+        with open_file(address) as file, open_parquet(file) as parquet:
+            labels = labels_of(parquet, images, size)
             for group, rows in enumerate(images.groups):
-                labels = labels_of_group(parquet, images, group)
                 for row in range(rows):
                     yield ManifestRow(
                         path,
@@ -175,7 +185,7 @@ def _of_parquet(root: str, path: str, alone: bool) -> Iterator[ManifestRow]:
                         column=images.column,
                         group=group,
                         row=row,
-                        label=next(labels, None),
+                        label=label_text(next(labels, None)),
                         split=split,
                     )
                     number += 1
@@ -183,5 +193,7 @@ def _of_parquet(root: str, path: str, alone: bool) -> Iterator[ManifestRow]:
         raise
     except Missing as error:
         yield ManifestRow(path, error=error.why)
+    except UnicodeDecodeError:
+        yield ManifestRow(path, error="has text that is not UTF-8")
     except (VitrailError, OSError, require_pyarrow().ArrowException) as error:
         yield ManifestRow(path, error=" ".join(str(error).split())[:300])

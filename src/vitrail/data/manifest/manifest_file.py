@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import __version__
-from vitrail.data.manifest.manifest_row import COLUMNS, RAW, ManifestRow, digest, from_columns, to_columns
-from vitrail.data.manifest.parquet_cells import require_pyarrow
+from vitrail.data.manifest.manifest_row import COLUMNS, NUMBERS, RAW, ManifestRow, digest, from_columns, to_columns
+from vitrail.data.parquet_file import has_prefixes, open_parquet, require_pyarrow, unpacked_bytes
+from vitrail.data.parquet_footer import UnsoundFooter
 from vitrail.errors import VitrailError
 from vitrail.images.stored_image import StoredImage
 from vitrail.progress import Progress
@@ -34,7 +35,6 @@ SHARD_SIZE = 5000
 MOST_IN_SHARD = 1_000_000
 MOST_LABELS = 10_000  # that the description counts by name
 _BYTES_A_ROW = 20_000  # of a shard, unpacked: a path, a member's name, a label
-_NUMBERS = {"offset", "length", "group", "row"}
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,11 @@ def open_manifest(path: str | Path) -> Manifest:
         raise VitrailError(
             f"{shown(path)} is no manifest: vitrail manifest DATA --out {shown(path)} makes one"
         ) from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, VitrailError):
             raise
         raise VitrailError(f"{shown(where)} is damaged: make the manifest again") from None
-    names = {shard.file for shard in shards}
-    if len(names) != len(shards) or any("/" in name or name.startswith(".") for name in names):
-        raise VitrailError(f"{shown(where)} is damaged: make the manifest again")
-    if manifest.images != sum(shard.images for shard in shards) or any(s.images > MOST_IN_SHARD for s in shards):
+    if not _is_possible(manifest):
         raise VitrailError(f"{shown(where)} is damaged: make the manifest again")
     return manifest
 
@@ -183,6 +180,19 @@ def write_manifest(
 # ---- parts
 
 
+def _is_possible(manifest: Manifest) -> bool:
+    """Whether the shards are files of the folder and hold what `write_manifest` puts into them, so that an image is
+    found by its number."""
+    shards, size = manifest.shards, manifest.shard_size
+    names = {shard.file for shard in shards}
+    if len(names) != len(shards) or any("/" in name or name.startswith(".") for name in names):
+        return False
+    if not shards or not 0 < size <= MOST_IN_SHARD or manifest.errors < 0:
+        return False
+    full = all(shard.images == size for shard in shards[:-1]) and 0 < shards[-1].images <= size
+    return full and manifest.images == sum(shard.images for shard in shards)
+
+
 def _description(manifest: Manifest) -> bytes:
     about = {
         "vitrail_manifest": FORMAT,
@@ -220,7 +230,7 @@ def _in_lists(rows: Iterable[ManifestRow], size: int) -> Iterator[list[ManifestR
 
 def _schema() -> Any:
     arrow = require_pyarrow()
-    types = {name: arrow.int64() if name in _NUMBERS else arrow.string() for name in COLUMNS} | {RAW: arrow.binary()}
+    types = {name: arrow.int64() if name in NUMBERS else arrow.string() for name in COLUMNS} | {RAW: arrow.binary()}
     return arrow.schema(list(types.items()))
 
 
@@ -234,13 +244,19 @@ def _shard_bytes(rows: list[ManifestRow]) -> bytes:
 def _read_shard(where: str, images: int) -> Any:
     arrow = require_pyarrow()
     try:
-        with arrow.parquet.ParquetFile(io.BytesIO(read_bytes(where))) as file:
-            metadata = file.metadata
-            unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-            if metadata.num_rows != images or unpacked > images * _BYTES_A_ROW + 1_000_000:
+        with open_parquet(io.BytesIO(read_bytes(where))) as file:
+            groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+            most = images * _BYTES_A_ROW + 1_000_000
+            if file.metadata.num_rows != images or sum(group.total_byte_size for group in groups) > most:
                 raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes")
-            if not file.schema_arrow.equals(_schema(), check_metadata=False):
+            prefixes = any(has_prefixes(group.column(place)) for group in groups for place in range(group.num_columns))
+            if prefixes or not file.metadata.schema.to_arrow_schema().equals(_schema(), check_metadata=False):
                 raise VitrailError(f"{shown(where)} does not have a manifest's columns: make the manifest again")
-            return file.read()
-    except (arrow.ArrowException, OSError) as error:
+            table = file.read()
+            if sum(map(unpacked_bytes, table.columns)) > most:
+                raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes")
+            table = table.cast(_schema())
+            table.validate(full=True)  # that its text is UTF-8
+            return table
+    except (arrow.ArrowException, OSError, UnsoundFooter, UnicodeDecodeError) as error:
         raise VitrailError(f"cannot read {shown(where)}: {' '.join(str(error).split())[:200]}") from None

@@ -101,6 +101,7 @@ class BrokenImage(StoredImage):
 # ---- rows as the columns of a Parquet file
 
 COLUMNS = tuple(field.name for field in fields(ManifestRow))
+NUMBERS = ("offset", "length", "group", "row")
 RAW = "raw_file"  # a file name that is no Unicode, byte by byte; `file` then shows it with escapes
 
 
@@ -134,6 +135,8 @@ def from_columns(columns: Mapping[str, list[Any]], where: str) -> list[ManifestR
         if raw is not None:
             values["file"] = os.fsdecode(raw)
         _check_inside(values["file"], where)
+        if any(values[name] is not None and values[name] < 0 for name in NUMBERS):
+            raise VitrailError(f"{shown(where)} is damaged: make the manifest again")
         rows.append(ManifestRow(**values))
     return rows
 

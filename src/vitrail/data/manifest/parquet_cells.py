@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
+from vitrail.data.parquet_file import (
+    has_prefixes,
+    most_bytes,
+    open_parquet,
+    require_pyarrow,
+    rows_at_once,
+    unpacked_bytes,
+    values_of,
+)
 from vitrail.errors import VitrailError
 from vitrail.images.stored_image import StoredImage
 from vitrail.images.unreadable import UnreadableImage
@@ -24,7 +34,7 @@ MOST_GROUP = 1 << 30  # bytes of a row group's images, unpacked: a larger one is
 KEPT = 2  # row groups in memory, at least
 _IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes", "image_bytes", "content")
 _LABEL_NAMES = ("label", "cls", "class", "fine_label", "labels")
-_ROWS_BEYOND = 1_000_000  # rows that a file may claim beyond one for each of its bytes
+_ROWS_BEYOND = 20_000  # rows that a file may claim beyond one for each of its bytes: each is a row of a manifest
 
 
 @dataclass(frozen=True)
@@ -37,20 +47,11 @@ class ParquetImages:
     names: tuple[str, ...] = ()  # of the labels, where these are numbers
 
 
-def require_pyarrow() -> Any:
-    """`pyarrow` with its `parquet`; a sentence where it is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise VitrailError("a manifest needs one more package: pip install 'vitrail[tables]'") from None
-    return pyarrow
-
-
 def images_of_parquet(file: IO[bytes], size: int) -> ParquetImages | None:
     """The column of images; None where there is none. VitrailError where the file cannot be read or is too much."""
-    with _as_sentences(), require_pyarrow().parquet.ParquetFile(file) as parquet:
-        schema, metadata = parquet.schema_arrow, parquet.metadata
+    with _as_sentences(), open_parquet(file) as parquet:
+        metadata = parquet.metadata
+        schema = metadata.schema.to_arrow_schema()
         column = _image_column(schema)
         if column is None:
             return None
@@ -58,28 +59,35 @@ def images_of_parquet(file: IO[bytes], size: int) -> ParquetImages | None:
             raise VitrailError(f"claims {metadata.num_rows:,} rows in {size:,} bytes")
         groups = []
         for index in range(metadata.num_row_groups):
-            group = metadata.row_group(index)
-            chunks = [group.column(place) for place in range(group.num_columns)]
-            bytes_of_images = sum(
-                one.total_uncompressed_size for one in chunks if one.path_in_schema.split(".")[0] == column
-            )
-            if bytes_of_images > MOST_GROUP:
-                raise VitrailError(
-                    f"has a row group of {bytes_of_images:,} bytes, and to read one image all of it must be read: "
-                    "write it again with row groups of a hundred images"
-                )
-            groups.append(group.num_rows)
+            _check_group(metadata.row_group(index), column, size)
+            groups.append(metadata.row_group(index).num_rows)
         label = next((name for name in _LABEL_NAMES if name in schema.names and _is_label(schema.field(name))), None)
-        return ParquetImages(column, tuple(groups), label, _class_names(schema, label))
+        return ParquetImages(column, tuple(groups), label, _class_names(parquet.schema_arrow, label))
 
 
-def labels_of_group(parquet: Any, images: ParquetImages, group: int) -> Iterator[str | None]:
-    """The label of each row of a row group, in words; `parquet` is pyarrow's ParquetFile."""
+def _check_group(group: Any, column: str, size: int) -> None:
+    """Refuse a row group whose images cannot be unpacked in memory that goes with the size of the file."""
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    chunks = [one for one in chunks if one.path_in_schema.split(".")[0] == column]
+    unpacked = sum(one.total_uncompressed_size for one in chunks)
+    if unpacked > min(MOST_GROUP, most_bytes(size)):
+        raise VitrailError(
+            f"has a row group of {unpacked:,} bytes, and to read one image all of it must be read: "
+            "write it again with row groups of a hundred images"
+        )
+    if any(map(has_prefixes, chunks)):
+        raise VitrailError("has images as prefixes of one another (DELTA_BYTE_ARRAY): write it again without that")
+
+
+def labels_of(parquet: Any, images: ParquetImages, size: int) -> Iterator[str | None]:
+    """The label of each row of a file, in words; `parquet` is pyarrow's ParquetFile, of `size` bytes."""
     if images.label is None:
-        yield from (None for _ in range(images.groups[group]))
         return
-    for batch in parquet.iter_batches(10_000, row_groups=[group], columns=[images.label]):
-        for value in batch.column(0).to_pylist():
+    rows = rows_at_once(parquet, size, 10_000)
+    for batch in parquet.iter_batches(rows, columns=[images.label]):
+        column = batch.column(0)
+        fits = unpacked_bytes(column) <= most_bytes(size)
+        for value in values_of(column) if fits else (one.as_py() for one in column):
             known = isinstance(value, int) and 0 <= value < len(images.names)
             yield images.names[value] if known else None if value is None else str(value)
 
@@ -142,9 +150,13 @@ _GROUPS = _Groups()
 
 
 def _read_group(path: str, column: str, group: int) -> Any:
-    with open_file(path) as file, _as_sentences(), require_pyarrow().parquet.ParquetFile(file) as parquet:
-        if group >= parquet.metadata.num_row_groups or column not in parquet.schema_arrow.names:
+    with open_file(path) as file, _as_sentences(), open_parquet(file, column) as parquet:
+        metadata = parquet.metadata
+        schema = metadata.schema.to_arrow_schema()
+        known = column in schema.names and _holds_bytes(schema.field(column).type)
+        if group >= metadata.num_row_groups or not known:
             raise VitrailError("has changed since the manifest was made: make it again")
+        _check_group(metadata.row_group(group), column, file.seek(0, os.SEEK_END))
         return parquet.read_row_group(group, columns=[column]).column(column)
 
 
@@ -154,6 +166,8 @@ def _as_sentences() -> Iterator[None]:
     arrow = require_pyarrow()
     try:
         yield
+    except UnicodeDecodeError:
+        raise VitrailError("has text that is not UTF-8") from None
     except arrow.ArrowException as error:
         raise VitrailError(f"cannot be read as Parquet: {_first_line(error)}") from None
     except OSError as error:

@@ -13,6 +13,7 @@ from vitrail.errors import VitrailError
 
 BLOCK = 512
 _MOST_HEADER = 1 << 20  # bytes of a long name or of a pax header
+_MOST_NAME = 4096  # characters, of a path as systems have it: a manifest keeps the name of every image
 _FILES = (b"0", b"\0", b"7")
 _LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL = b"L", b"K", b"x", b"g"
 
@@ -53,7 +54,10 @@ def tar_members(file: IO[bytes], size: int) -> Iterator[TarMember]:
             position = start + _padded(claimed)
             continue
         if kind in _FILES and not (name or "").endswith("/"):
-            yield TarMember(name if name is not None else _short_name(header), start, held)
+            called = name if name is not None else _short_name(header)
+            if len(called) > _MOST_NAME:
+                raise VitrailError(f"is damaged: the name at byte {position:,} has {len(called):,} characters")
+            yield TarMember(called, start, held)
         position = start + (_padded(held) if kind in (*_FILES, b"S") else _padded(claimed))
         name = length = None
 
@@ -102,12 +106,13 @@ def _text(data: bytes) -> str:
 
 def _pax(data: bytes, name: str | None, position: int) -> tuple[str | None, int | None]:
     """Records of '20 path=the name\\n': the path and the size among them."""
-    length = None
-    while data.strip(b"\0"):
-        number, space, _ = data.partition(b" ")
-        end = int(number) if number.isdigit() and len(number) < 8 else 0
-        record = data[len(number) + 1 : end]
-        if not space or end <= len(number) + 1 or not record.endswith(b"\n"):
+    length, start, data = None, 0, data.rstrip(b"\0")
+    while start < len(data):
+        space = data.find(b" ", start, start + 8)
+        number = data[start : max(space, start)]
+        end = start + int(number) if number.isdigit() else 0
+        record = data[space + 1 : end]
+        if end <= space + 1 or not record.endswith(b"\n"):
             raise VitrailError(f"is damaged: the pax header at byte {position:,} makes no sense")
         key, _, value = record[:-1].partition(b"=")
         if key == b"path":
@@ -116,5 +121,5 @@ def _pax(data: bytes, name: str | None, position: int) -> tuple[str | None, int 
             if not value.isdigit() or len(value) > 18:
                 raise VitrailError(f"is damaged: the pax header at byte {position:,} makes no sense")
             length = int(value)
-        data = data[end:]
+        start = end
     return name, length

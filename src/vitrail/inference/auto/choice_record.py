@@ -88,6 +88,6 @@ def _read(path: Path) -> Choice | None:
         choice = Choice(**fields | {"size": (int(height), int(width))})
         choice.in_words()  # its numbers are numbers
         int(choice.compared)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return choice

@@ -111,7 +111,7 @@ def _parts(data: memoryview) -> list[memoryview] | None:
     try:
         header = json.loads(bytes(data[:end]))
         lengths, digest = [int(length) for length in header["lengths"]], header["sha256"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     parts, start = [], end + 1
     for length in lengths:

@@ -22,7 +22,7 @@ from PIL import Image
 from vitrail.data.loading.transforms import resize
 from vitrail.errors import VitrailError
 from vitrail.files import replacing
-from vitrail.images.decode import read_image
+from vitrail.images.decode import open_image, read_image
 from vitrail.inference.image_processor import ModelInput
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.text import shown
@@ -35,7 +35,12 @@ INDEX = "calibration.json"
 FORMAT = 1
 QUALITY = 95  # of JPEG, without subsampling of colours
 LARGEST = 1 << 26  # bytes of an entry that are read
+SWELLS = 64_000_000, 200  # values of pixels that all pictures may have, and more for each byte of the file
 EPOCH = (1980, 1, 1, 0, 0, 0)  # ZIP's first day, so that no clock is in the file
+
+
+# RuntimeError: what zipfile says of entries that are encrypted, or of later kinds
+_DAMAGED = (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, RuntimeError, OverflowError, EOFError)
 
 
 def calibration_file(model: str | Path) -> Path:
@@ -73,7 +78,7 @@ def read_calibration(path: Path, preprocessing: Preprocessing, training: Mapping
         index, images = _content(path, preprocessing.channels)
         run, insides = str(index["run"]), list(index["insides"])
         inputs = [_model_input(pixels, inside, preprocessing) for pixels, inside in zip(images, insides, strict=True)]
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, RecursionError):
+    except _DAMAGED:
         raise VitrailError(f"{shown(path)} is damaged: copy it again from its run, or take it away") from None
     if training is not None and run != run_key(training):
         raise VitrailError(
@@ -87,7 +92,7 @@ def count_calibration(path: Path) -> int | None:
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(name != INDEX for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile, ValueError):
+    except _DAMAGED:
         return None
 
 
@@ -103,7 +108,14 @@ def _content(path: Path, channels: int) -> tuple[dict[str, Any], list[NDArray[np
         names = sorted(name for name in archive.namelist() if name != INDEX)
         if len(names) > MOST:
             raise ValueError(path)
-        images = [read_image(_read(archive, name), channels if name.endswith(".jpg") else 1) for name in names]
+        images, left = [], SWELLS[0] + SWELLS[1] * path.stat().st_size
+        for name in names:
+            data, stored = _read(archive, name), channels if name.endswith(".jpg") else 1
+            with open_image(data, name) as image:  # the size is in the header
+                left -= image.width * image.height * stored
+                if left < 0 or image.format not in ("JPEG", "PNG"):
+                    raise ValueError(name)
+            images.append(read_image(data, stored))
         return json.loads(_read(archive, INDEX)), images
 
 
@@ -131,6 +143,8 @@ def _model_input(pixels: NDArray[np.uint8], inside: Any, preprocessing: Preproce
     if preprocessing.resize == "window":
         return ModelInput(pixels, Letterbox.whole(size), pixels)
     top, left, bottom, right = (round(edge * scale[axis % 2]) for axis, edge in enumerate(inside))
+    if not (0 <= top <= bottom <= size[0] and 0 <= left <= right <= size[1]):
+        raise ValueError(inside)
     own = max(1, bottom - top), max(1, right - left)  # its own pixels would be many more, and say nothing more
     return ModelInput(pixels, Letterbox(own, (top, left, top + own[0], left + own[1]), size))
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.errors import VitrailError
+from vitrail.files import map_array
 from vitrail.inference.read_source import Source
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.search.embeddings import Embedder, Vectors, normalised
@@ -198,13 +199,21 @@ def _open(folder: Path) -> tuple[Manifest, list[Segment], NDArray[np.int64]]:
         manifest = read_manifest(folder)
         try:
             segments = [open_segment(folder, entry, manifest.facts) for entry in manifest.segments]
-            path = manifest.removed_file(folder)
-            removed = np.empty(0, np.int64) if path is None else np.load(path)
-            return manifest, segments, removed
-        except (VitrailError, OSError, ValueError, EOFError) as error:
+            return manifest, segments, _removed_ids(folder, manifest)
+        except (VitrailError, OSError, ValueError) as error:
             if attempt == ATTEMPTS or read_manifest(folder) == manifest:
                 raise VitrailError(f"the index {shown(folder)} is damaged ({error}): make it again") from None
     raise AssertionError
+
+
+def _removed_ids(folder: Path, manifest: Manifest) -> NDArray[np.int64]:
+    path = manifest.removed_file(folder)
+    if path is None:
+        return np.empty(0, np.int64)
+    removed = map_array(path)
+    if removed is None or removed.shape != (manifest.removed,) or removed.dtype != np.int64:
+        raise VitrailError(f"{path} does not hold the ids of {manifest.removed} removed pictures")
+    return np.array(removed)
 
 
 def _merged(

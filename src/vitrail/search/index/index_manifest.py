@@ -14,11 +14,12 @@ from pathlib import Path
 
 from vitrail.errors import VitrailError
 from vitrail.files import read_text, write_text
-from vitrail.search.vector_file import VectorFacts
+from vitrail.search.vector_file import VectorFacts, facts_of_json
 from vitrail.text import shown
 
 POINTER = "index.json"
 FORMAT = 1
+MOST_IDS = 1 << 62  # so that those of the next rows are 64-bit numbers too
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,11 @@ def read_manifest(folder: Path) -> Manifest:
         values = json.loads(read_text(path))
         if values.pop("format") > FORMAT:
             raise VitrailError(f"{shown(folder)} was written by a newer version of Vitrail: update Vitrail")
-        facts = VectorFacts(**values.pop("facts"))
+        facts = facts_of_json(values.pop("facts"))
         segments = tuple(SegmentEntry(str(one["name"]), int(one["rows"])) for one in values.pop("segments"))
         manifest = Manifest(facts=facts, segments=segments, **values)
         _check(manifest)
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise VitrailError(f"{shown(path)} is damaged: make the index again") from None
     if any(Path(one.name).name != one.name for one in manifest.segments):
         raise VitrailError(f"{shown(path)} names files outside of its folder: make the index again")
@@ -100,13 +101,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """ValueError for numbers and texts that are none."""
-    facts = manifest.facts
-    numbers = [manifest.generation, manifest.next_id, manifest.removed, manifest.size, facts.width - 1]
-    if any(type(number) is not int or number < 0 for number in numbers + [one.rows for one in manifest.segments]):
-        raise ValueError
-    if not all(isinstance(text, str) for text in (facts.fingerprint, facts.what, facts.model)) or facts.grid:
-        raise ValueError
+    """ValueError for numbers that are none."""
+    numbers = [manifest.generation, manifest.next_id, manifest.removed, manifest.size]
+    numbers += [one.rows for one in manifest.segments]
+    if any(type(number) is not int or not 0 <= number < MOST_IDS for number in numbers) or manifest.facts.grid:
+        raise ValueError(numbers)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

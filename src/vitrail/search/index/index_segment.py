@@ -12,10 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.errors import VitrailError
-from vitrail.files import replacing
+from vitrail.files import map_array, replacing
 from vitrail.search.embeddings import Vectors
 from vitrail.search.index.index_manifest import SegmentEntry
-from vitrail.search.vector_file import VectorFacts, import_pyarrow, open_vectors, vectors_of, writing_vectors
+from vitrail.search.vector_file import (
+    VectorFacts,
+    import_pyarrow,
+    open_vectors,
+    read_columns,
+    vectors_of,
+    writing_vectors,
+)
 
 ROWS = 8192  # of a row group that is copied
 
@@ -35,26 +42,30 @@ class Segment:
 
 def open_segment(folder: Path, entry: SegmentEntry, facts: VectorFacts) -> Segment:
     """The segment's rows; its array is made again from the Parquet file where it is missing."""
-    with open_vectors(entry.parquet(folder)) as file:
-        table = file.read(["id", "path", "digest"])
+    where = entry.parquet(folder)
+    table = read_columns(where, ["id", "path", "digest"])
     if len(table) != entry.rows:
-        raise VitrailError(f"{entry.parquet(folder)} has {len(table)} rows, not {entry.rows}: make the index again")
-    paths, digests = (table.column(name).combine_chunks() for name in ("path", "digest"))
-    return Segment(table.column("id").to_numpy(), paths, digests, _open_array(folder, entry, facts))
+        raise VitrailError(f"{where} has {len(table)} rows, not {entry.rows}: make the index again")
+    ids, paths, digests = (table.column(name).combine_chunks() for name in ("id", "path", "digest"))
+    numbers: NDArray[np.int64] = ids.to_numpy(zero_copy_only=False)
+    holes = ids.null_count + paths.null_count + digests.null_count
+    if holes or (np.diff(numbers) <= 0).any() or (len(numbers) and numbers[0] < 0):
+        raise VitrailError(f"{where} has rows without an id, a path or a digest, or in no order: make the index again")
+    return Segment(numbers, paths, digests, _open_array(folder, entry, facts))
 
 
 def _open_array(folder: Path, entry: SegmentEntry, facts: VectorFacts) -> Vectors:
-    shape = (entry.rows, facts.width)
-    with contextlib.suppress(OSError, ValueError, EOFError):
-        vectors: Vectors = np.load(entry.array(folder), mmap_mode="r")
-        if vectors.shape == shape and vectors.dtype == np.float32:
-            return vectors
+    vectors = map_array(entry.array(folder))
+    if vectors is not None and vectors.shape == (entry.rows, facts.width) and vectors.dtype == np.float32:
+        return vectors
+    table = read_columns(entry.parquet(folder), ["vector"])
+    if table.column("vector").null_count or table.schema.field("vector").type.list_size != facts.width:
+        raise VitrailError(f"{entry.parquet(folder)} has other vectors than the index: make the index again")
     with contextlib.suppress(VitrailError):  # a folder that cannot be written
         write_array(folder, entry, facts)
-        written: Vectors = np.load(entry.array(folder), mmap_mode="r")
+        written: Vectors = map_array(entry.array(folder))
         return written
-    with open_vectors(entry.parquet(folder)) as file:
-        return vectors_of(file.read(["vector"]), facts)
+    return vectors_of(table, facts)
 
 
 def write_segment(

@@ -12,7 +12,7 @@ from vitrail.errors import VitrailError
 from vitrail.inference.engine import Engine
 from vitrail.progress import ProgressBar
 from vitrail.search.embeddings import Embedder, Vectors, embed_all
-from vitrail.search.vector_file import file_digest, open_vectors, read_facts, rows_of
+from vitrail.search.vector_file import file_digest, read_columns, read_facts, rows_of
 from vitrail.text import counted, shown
 from vitrail.threads import in_threads
 from vitrail.weights.checkpoint import Checkpoint
@@ -67,8 +67,8 @@ def image_vectors(
 
 def _kept(embeddings: str | Path, paths: Sequence[Path], quiet: bool) -> dict[int, Vectors]:
     """The vectors that the file has for these images, by their places."""
-    with open_vectors(Path(embeddings)) as file:
-        vector_of = {row.digest: row.vector for row in rows_of(file.read()) if row.vector is not None}
+    table = read_columns(Path(embeddings), ["id", "path", "digest", "vector", "error"])
+    vector_of = {row.digest: row.vector for row in rows_of(table) if row.vector is not None}
     with ProgressBar("comparing with the file", len(paths), enabled=not quiet) as bar:
         digests = in_threads(file_digest, paths, progress=bar.update)
     return {place: vector_of[own] for place, own in enumerate(digests) if isinstance(own, str) and own in vector_of}

@@ -75,7 +75,7 @@ def read_scale(root: Path) -> DepthScale | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         scale = DepthScale(float(content["scale"]), str(content.get("unit", "")), float(content.get("unknown", 0)))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         example = '{"scale": 0.001, "unit": "m"}'
         raise VitrailError(f"{shown(path)} does not say what a value means: write for example {example}") from None
     if not (math.isfinite(scale.scale) and scale.scale > 0):

@@ -50,7 +50,7 @@ def read_marker(folder: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(read_text(folder / MARKER))
         good = content.pop("checksum") == checksum(content)
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         good = False
     if not good:
         raise VitrailError(f"{folder} is damaged: the checksum of {MARKER} does not match")
