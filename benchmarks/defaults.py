@@ -10,7 +10,7 @@ own. Rows are kept in benchmarks/results/defaults.json by set, minutes and the k
 A run that has little time measures itself on a sample; `evaluate` then takes all images, and the table says how many.
 With `--compare`, a row that lost more than its interval is marked. Nothing else should run meanwhile.
 
-`--work` holds what `benchmarks/train.py data` prepared (cifar10, fashion-mnist); the other sets come from the folder of
+`--work` holds what `benchmarks/train.py data` prepared (cifar10, drawings, fashion-mnist); the other sets come from the folder of
 real data beside the repository (`--data`), from scikit-learn and from `vitrail make-data`.
 """
 
@@ -120,6 +120,10 @@ def cifar10_few(given: argparse.Namespace, target: Path) -> None:
     few_of_each(dataset(given.work, "cifar10"), target, 100, 200)
 
 
+def drawings_few(given: argparse.Namespace, target: Path) -> None:
+    few_of_each(dataset(given.work, "drawings"), target, 30, 10**6)
+
+
 Maker = Callable[[argparse.Namespace, Path], None]
 TUNED = ("--from", DATA / "deit_tiny")
 SETS: dict[str, tuple[str, Maker, tuple[object, ...]]] = {  # folder, its maker, options
@@ -127,6 +131,8 @@ SETS: dict[str, tuple[str, Maker, tuple[object, ...]]] = {  # folder, its maker,
     "cifar10": ("cifar10", prepared("cifar10"), ()),
     "cifar10, 100 a class": ("cifar10-100", cifar10_few, ()),
     "fashion-mnist": ("fashion-mnist", prepared("fashion-mnist"), ()),
+    "drawings": ("drawings", prepared("drawings"), ()),
+    "drawings, 30 a class": ("drawings-30", drawings_few, ()),
     "flowers": ("flowers", flowers, ()),
     "flowers, 100 a class": ("flowers-100", lambda given, target: flowers(given, target, 100), ()),
     "flowers, 20 a class": ("flowers-20", lambda given, target: flowers(given, target, 20), ()),

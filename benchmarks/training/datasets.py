@@ -24,6 +24,11 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 FASHION = (
     "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
+DRAWINGS = (
+    "animals", "buildings", "education", "food", "geography", "office", "people", "plants", "recreation", "tools",
+    "transportation",
+)  # fmt: skip
+DRAWN_SIDE, LONGEST_DRAWN, KEPT_SIDE = 224, 4000, 256  # pixels: shorter and longer side of a file, shorter side kept
 FLOWERS = REPOSITORY.parent / "shared" / "data" / "flowers"
 
 
@@ -155,8 +160,31 @@ def _in_hashed_fifth(photo: Path) -> bool:
     return int.from_bytes(hashlib.sha256(photo.read_bytes()).digest()[:8], "big") % 5 == 0
 
 
+# ---- drawings: Debian package openclipart-png, larger than 224 px, by what they show
+
+
+def drawings(arguments: argparse.Namespace, folder: Path) -> None:
+    source = arguments.package or _debian_package("openclipart-png", arguments.work / "downloads")
+    root, seen = _only(source, "animals").parent, set[bytes]()
+    Image.MAX_IMAGE_PIXELS = None  # some are of 600 million pixels; those are left out by their headers
+    for label in DRAWINGS:
+        for path in sorted((root / label).rglob("*.png")):
+            digest = hashlib.sha256(path.read_bytes()).digest()
+            with Image.open(path) as image:
+                if digest in seen or min(image.size) < DRAWN_SIDE or max(image.size) > LONGEST_DRAWN:
+                    continue
+                drawn = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+            seen.add(digest)
+            scale = min(1.0, KEPT_SIDE / min(drawn.size))
+            drawn = drawn.resize((round(scale * drawn.width), round(scale * drawn.height)), Image.Resampling.LANCZOS)
+            place = folder / ("test" if _in_hashed_fifth(path) else "train") / label
+            place.mkdir(parents=True, exist_ok=True)
+            drawn.convert("RGB").save(place / f"{digest.hex()[:12]}.png")
+
+
 PREPARE: dict[str, Callable[[argparse.Namespace, Path], None]] = {
     "cifar10": cifar10,
+    "drawings": drawings,
     "fashion-mnist": fashion_mnist,
     "flowers": flowers,
 }
