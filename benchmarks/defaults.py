@@ -10,8 +10,8 @@ own. Rows are kept in benchmarks/results/defaults.json by set, minutes and the k
 A run that has little time measures itself on a sample; `evaluate` then takes all images, and the table says how many.
 With `--compare`, a row that lost more than its interval is marked. Nothing else should run meanwhile.
 
-`--work` holds what `benchmarks/train.py data` prepared (cifar10, drawings, fashion-mnist); the other sets come from the folder of
-real data beside the repository (`--data`), from scikit-learn and from `vitrail make-data`.
+`--work` holds what `benchmarks/train.py data` prepared (cifar10, drawings, fashion-mnist); the other sets come from the
+folder of real data beside the repository (`--data`), from scikit-learn and from `vitrail make-data`.
 """
 
 from __future__ import annotations
