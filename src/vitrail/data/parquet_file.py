@@ -75,15 +75,15 @@ def rows_at_once(file: Any, size: int, most: int) -> int:
 
 def is_written_out(metadata: Any, place: int) -> bool:
     """Whether a column of texts cannot be read as a dictionary."""
-    return any(not _WRITTEN_OUT.isdisjoint(chunk.encodings) for chunk in _chunks(metadata, place))
+    return not _WRITTEN_OUT.isdisjoint(_encodings(metadata, place))
 
 
 def swells(metadata: Any, place: int) -> bool:
     """Whether a column that is written out may have more bytes than the file says: values that grow from row to row, or
     that are dictionaries in other pages."""
-    encodings = {encoding for chunk in _chunks(metadata, place) for encoding in chunk.encodings}
+    encodings = _encodings(metadata, place)
     repeats = _PREFIXES in encodings or any("DICTIONARY" in encoding for encoding in encodings)
-    return repeats and is_written_out(metadata, place)
+    return repeats and not _WRITTEN_OUT.isdisjoint(encodings)
 
 
 def unpacked_bytes(array: Any) -> int:
@@ -119,3 +119,8 @@ def _leaves(metadata: Any) -> list[Any]:
 def _chunks(metadata: Any, place: int) -> list[Any]:
     """A column's parts in all row groups."""
     return [metadata.row_group(group).column(place) for group in range(metadata.num_row_groups)]
+
+
+def _encodings(metadata: Any, place: int) -> set[str]:
+    """Of all of a column's pages."""
+    return {encoding for chunk in _chunks(metadata, place) for encoding in chunk.encodings}
