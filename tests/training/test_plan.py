@@ -225,6 +225,7 @@ TIMED = plan(deadline=100.0, timing=PACE, quick_images=50)
         (("lengths",), []), (("lengths",), 3), (("lengths",), [[]]), (("lengths", 0), {}),
         (("lengths", 0, "steps"), 0), (("lengths", 0, "steps"), "100"), (("lengths", 0, "steps"), 1.5),
         (("lengths", 0, "steps"), True), (("lengths", 0, "begins"), 3), (("lengths", 0, "evaluations"), 0),
+        (("lengths", 0, "evaluated"), 13), (("lengths", 0, "evaluated_at"), 1), (("lengths", 0, "evaluated_at"), 100),
         (("lengths", 0, "warmup"), None), (("lengths", 0, "more"), 1), (("pace",), 3), (("pace",), None),
         (("pace", "all_tokens"), 0), (("pace", "few_tokens"), "fast"), (("pace", "image"), -1.0),
         (("pace", "evaluation"), float("nan")),

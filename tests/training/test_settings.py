@@ -82,6 +82,8 @@ def test_files_of_earlier_versions_are_read_with_their_spellings_of_unset(tmp_pa
         ({"train.lr": float("nan")}, "at least 0"),
         ({"augment.flip": "sideways"}, "choose one of auto, none, horizontal"),
         ({"train.epochs": 3, "train.minutes": 2}, "give one of them"),
+        ({"train.minutes": 1e308}, "train.minutes is 1e\\+308; it must be at most"),  # seconds without end: a traceback
+        ({"train.epochs": float("inf")}, "train.epochs is inf; it must be at most"),
         ({"train.balanced": 1}, "true or false"),
     ],
 )

@@ -12,6 +12,7 @@ from vitrail.errors import VitrailError
 
 _AT_LEAST, _A_BYTE = 64_000_000, 200  # bytes that any file may take in memory, and more for each byte of it
 _PREFIXES = "DELTA_BYTE_ARRAY"  # an encoding in which a value is the one before and some letters more
+_WRITTEN_OUT = {_PREFIXES, "DELTA_LENGTH_BYTE_ARRAY"}  # those that pyarrow cannot read as dictionaries
 
 
 class UnpacksTooMuch(UnsoundFooter):
@@ -35,21 +36,20 @@ def most_bytes(size: int) -> int:
 
 
 def open_parquet(source: Path | IO[bytes], only: str | None = None) -> Any:
-    """pyarrow's ParquetFile, whose columns of texts and bytes are dictionaries, but for those of prefixes, which it
-    cannot read so. only: the one column that will be read."""
+    """pyarrow's ParquetFile, whose columns of texts and bytes are dictionaries, but for those that it cannot read so.
+    only: the one column that will be read."""
     parquet = require_pyarrow().parquet
     metadata = parquet.read_metadata(source)
     check_footer(source, metadata)
     paths = [column.path for column in _leaves(metadata)]
     if len(set(paths)) < len(paths):
         raise UnpacksTooMuch("has two columns of one name: rename or remove one")
-    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     texts = [
         column.path
         for place, column in enumerate(_leaves(metadata))
         if column.physical_type == "BYTE_ARRAY"
         and only in (None, column.path.split(".")[0])
-        and not any(has_prefixes(group.column(place)) for group in groups)
+        and not is_written_out(metadata, place)
     ]
     return parquet.ParquetFile(source, metadata=metadata, read_dictionary=texts)
 
@@ -57,21 +57,33 @@ def open_parquet(source: Path | IO[bytes], only: str | None = None) -> Any:
 def rows_at_once(file: Any, size: int, most: int) -> int:
     """How many rows, `most` at most, can be unpacked at a time, where some column is no dictionary. `file`: pyarrow's
     ParquetFile."""
-    widest = 1
+    widest = written = 1
     for place, column in enumerate(_leaves(file.metadata)):
-        for group in range(file.metadata.num_row_groups):
-            chunk = file.metadata.row_group(group).column(place)
-            a_value = chunk.total_uncompressed_size if has_prefixes(chunk) else 0
+        swelling, chunks = swells(file.metadata, place), _chunks(file.metadata, place)
+        for chunk in chunks:
+            a_value = chunk.total_uncompressed_size if swelling else 0
             a_value = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else a_value
             widest = max(widest, a_value * (chunk.num_values if column.max_repetition_level else 1))
+        if is_written_out(file.metadata, place):
+            written += sum(chunk.total_uncompressed_size for chunk in chunks)
+    if written > most_bytes(size):
+        raise UnpacksTooMuch(f"repeats long texts and unpacks to more than {most_bytes(size):,} bytes: save it as CSV")
     if widest > most_bytes(size):
         raise UnpacksTooMuch(f"may unpack to {widest:,} bytes a row: write it again without {_PREFIXES}")
     return max(1, min(most, _AT_LEAST // widest))
 
 
-def has_prefixes(chunk: Any) -> bool:
-    """Whether a column of a row group is in the encoding in which a value may grow from row to row."""
-    return _PREFIXES in chunk.encodings
+def is_written_out(metadata: Any, place: int) -> bool:
+    """Whether a column of texts cannot be read as a dictionary."""
+    return not _WRITTEN_OUT.isdisjoint(_encodings(metadata, place))
+
+
+def swells(metadata: Any, place: int) -> bool:
+    """Whether a column that is written out may have more bytes than the file says: values that grow from row to row, or
+    that are dictionaries in other pages."""
+    encodings = _encodings(metadata, place)
+    repeats = _PREFIXES in encodings or any("DICTIONARY" in encoding for encoding in encodings)
+    return repeats and not _WRITTEN_OUT.isdisjoint(encodings)
 
 
 def unpacked_bytes(array: Any) -> int:
@@ -102,3 +114,13 @@ def values_of(array: Any) -> list[Any]:
 
 def _leaves(metadata: Any) -> list[Any]:
     return [metadata.schema.column(place) for place in range(metadata.num_columns)]
+
+
+def _chunks(metadata: Any, place: int) -> list[Any]:
+    """A column's parts in all row groups."""
+    return [metadata.row_group(group).column(place) for group in range(metadata.num_row_groups)]
+
+
+def _encodings(metadata: Any, place: int) -> set[str]:
+    """Of all of a column's pages."""
+    return {encoding for chunk in _chunks(metadata, place) for encoding in chunk.encodings}

@@ -108,10 +108,13 @@ def has_depth(values: NDArray[Any]) -> bool:
 
 
 def is_share(values: NDArray[Any]) -> bool | None:
-    """Whether real numbers lie between 0 and 1, and `eight_bit` takes 1 for white; None where they are whole."""
-    if values.dtype.kind != "f" or not values.size:
+    """Whether real numbers lie between 0 and 1, and `eight_bit` takes 1 for white; None where they are whole, or all
+    black, which is 0 in every range."""
+    if values.dtype.kind != "f":
         return None
     known = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    if not known.any():
+        return None
     return bool(known.min() >= 0 and known.max() <= 1)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from vitrail import __version__
 from vitrail.data.loading.split import digest
-from vitrail.data.parquet_file import has_prefixes, most_bytes, open_parquet, unpacked_bytes
+from vitrail.data.parquet_file import most_bytes, open_parquet, swells, unpacked_bytes
 from vitrail.data.parquet_footer import UnsoundFooter, check_footer
 from vitrail.errors import VitrailError
 from vitrail.images.decode import read_file
@@ -174,10 +174,11 @@ def _check_columns(path: Path, file: Any) -> None:
     groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
     chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
     unpacked = sum(8 * chunk.num_values for chunk in chunks)
-    if any("DICTIONARY" in encoding for chunk in chunks for encoding in chunk.encodings):
+    swelling = any(swells(file.metadata, place) for place in range(file.metadata.num_columns))
+    if not swelling and any("DICTIONARY" in encoding for chunk in chunks for encoding in chunk.encodings):
         with open_parquet(path) as repeated:
             unpacked += sum(map(unpacked_bytes, repeated.read(list(texts)).columns))
-    if unpacked > most_bytes(size) or any(map(has_prefixes, chunks)):
+    if swelling or unpacked > most_bytes(size):
         raise VitrailError(f"{shown(path)} unpacks to far more than its {size:,} bytes: make it again")
 
 

@@ -199,6 +199,8 @@ class Plan:
             raise ValueError(f"its lengths begin at {begins[:5]}")
         if any(length.steps <= length.begins or length.evaluations < 1 for length in self.lengths):
             raise ValueError("it ends before it begins, or is never evaluated")
+        if any(one.evaluated_at > one.begins or one.evaluated > one.evaluations for one in self.lengths):
+            raise ValueError("it was evaluated after a step that was not made, or more often than planned")
         if self.deadline and (self.timing is None or min(self.timing.few_tokens, self.timing.all_tokens) <= 0):
             raise ValueError("it has a deadline, and no time of a step")
         if not all(isinstance(reason, str) for reason in self.reasons):

@@ -166,8 +166,10 @@ class Model(Section):
 class Recipe(Section):
     """[train]: how long and how it is trained."""
 
-    epochs: float | None = optional(0.0, "passes over the training images; not set: see minutes", low=0)
-    minutes: float | None = optional(0.0, "time for training; not set: see epochs; both not set: chosen", low=0)
+    epochs: float | None = optional(0.0, "passes over the training images; not set: see minutes", low=0, high=1e9)
+    minutes: float | None = optional(
+        0.0, "time for training; not set: see epochs; both not set: chosen", low=0, high=1e9
+    )
     batch_size: int | None = optional(0, "images a step, over all processes; not set: chosen", low=0)
     accumulate: int = setting(1, "a step's batch is run in so many parts, to save memory", low=1)
     seed: int = setting(0, "of the split, the weights, the order and every augmentation", low=0)

@@ -263,6 +263,15 @@ def test_real_numbers_of_two_ranges(tmp_path: Path, ending: str, fast: bool) -> 
     assert all(finding.kind != "mixed-real-ranges" for finding in check(tmp_path, fast=fast).findings)
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_black_picture_of_real_numbers_is_black_in_every_range(tmp_path: Path, fast: bool) -> None:
+    for number in range(4):
+        (folder := tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        values = 200 * np.random.default_rng(number).random((16, 16)).astype(np.float32)
+        Image.fromarray(values if number else 0 * values).save(folder / f"{number}.tif")
+    assert all(finding.kind != "mixed-real-ranges" for finding in check(tmp_path, fast=fast).findings)
+
+
 def test_values_below_zero_have_no_common_depth(photos: Photos) -> None:
     folder = photos("cat/0.jpg", "cat/1.jpg")
     for place, file in enumerate(sorted(folder.rglob("*.jpg"))):

@@ -278,7 +278,7 @@ def test_a_parquet_file_that_unpacks_beyond_measure(photos: Photos) -> None:
         read_dataset(path)
 
 
-@pytest.mark.parametrize("way", ["dictionary", "prefixes", "list", "bytes of one length"])
+@pytest.mark.parametrize("way", ["dictionary", "prefixes", "lengths", "list", "bytes of one length"])
 def test_a_parquet_file_that_repeats_a_long_text(photos: Photos, way: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -289,7 +289,8 @@ def test_a_parquet_file_that_repeats_a_long_text(photos: Photos, way: str) -> No
         columns = {"image": ["a.png"], "labels": pyarrow.ListArray.from_arrays([0, rows], repeated)}
     else:
         columns = {"image": ["a.png"] * rows, "label": repeated}
-    encoding = {"image": "PLAIN", "label": "DELTA_BYTE_ARRAY"} if way == "prefixes" else None
+    encodings = {"prefixes": "DELTA_BYTE_ARRAY", "lengths": "DELTA_LENGTH_BYTE_ARRAY"}
+    encoding = {"image": "PLAIN", "label": encodings[way]} if way in encodings else None
     parquet.write_table(
         pyarrow.table(columns), path, compression="zstd", column_encoding=encoding, use_dictionary=encoding is None
     )
@@ -311,7 +312,18 @@ def test_a_parquet_table_has_the_values_that_pyarrow_reads(tmp_path: Path) -> No
         "number": pyarrow.array([5, 6, 5]).dictionary_encode(),
         "four": pyarrow.array([b"abcd", None, b"efgh"], pyarrow.binary(4)),
     }
-    for stored in (True, False):
-        parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet", store_schema=stored)
+    lengths = {"use_dictionary": False, "column_encoding": {"image": "DELTA_LENGTH_BYTE_ARRAY"}}
+    for options in ({}, {"store_schema": False}, {"row_group_size": 2}, {"row_group_size": 2} | lengths):
+        parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet", **options)
         expected = parquet.read_table(tmp_path / "t.parquet").to_pydict()
         assert table_file.read_table(tmp_path / "t.parquet").columns == expected
+
+
+def test_a_parquet_table_of_many_rows_is_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(table_file, "_BATCH", 7)
+    table = pyarrow.table({"image": list(map(str, range(50))), "labels": [["a", str(n % 3)] for n in range(50)]})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=20)
+    assert table_file.read_table(tmp_path / "t.parquet").columns == table.to_pydict()
+    assert 25 <= len(table_file.read_table(tmp_path / "t.parquet", 25).columns["image"]) < 50

@@ -183,6 +183,16 @@ def test_images_that_swell_are_refused(tmp_path: Path) -> None:
     assert len(errors) == 2 and "has a row group of 70," in errors[0] and "prefixes of one another" in errors[1]
 
 
+def test_images_and_labels_whose_lengths_come_first_are_read(tmp_path: Path) -> None:
+    """DuckDB and Spark write texts so; pyarrow cannot read these as dictionaries."""
+    table = pyarrow.table({"image": [b"1", b"23", b"456"], "label": ["a", "b", None]})
+    lengths: dict[str, Any] = {"column_encoding": dict.fromkeys(table.column_names, "DELTA_LENGTH_BYTE_ARRAY")}
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=False, row_group_size=2, **lengths)
+    rows = rows_of(tmp_path / "a.parquet")
+    assert [row.image(str(tmp_path)).read() for row in rows] == [b"1", b"23", b"456"]
+    assert [row.label for row in rows] == ["a", "b", None]
+
+
 @pytest.mark.parametrize("column", ["number", "text"])
 def test_a_cell_of_another_kind_is_no_image(tmp_path: Path, column: str) -> None:
     write_parquet(tmp_path / "a.parquet", {"number": [3 * 10**9], "text": ["abc"]})

@@ -58,6 +58,24 @@ def test_numbers_that_answers_cannot_tell_apart_are_refused(tmp_path, values, st
         assert f"subtract {min(values):.0f} from all" in findings[0].advice
 
 
+@pytest.mark.parametrize("values", [[0.5, 0.5000001], [52.5200066, 52.520007], [1.7e12 + 1, 1.7e12 + 90]])
+def test_what_is_to_be_subtracted_is_enough(tmp_path, values):
+    """Of numbers between 0 and 1 it was 0."""
+    items = tuple(Item(tmp_path / f"{n}.png", (value,), "train") for n, value in enumerate(values))
+    dataset = Dataset(tmp_path, "table", "regress", ("when",), items)
+    (finding,) = task_data("regress").obstacles(dataset)
+    less = float(finding.advice.split()[1])
+    smaller = tuple(Item(item.path, (item.target[0] - less,), "train") for item in items)
+    assert not task_data("regress").obstacles(dataset.replace(items=smaller))
+
+
+@pytest.mark.parametrize("values", [[1e200, 2e200, 5e200], [1.7e308, -1.7e308, 1.7e308]])
+def test_numbers_beyond_measure_are_left_to_the_sentence_of_the_training(tmp_path, values):
+    """Their squares are no numbers: `check` and `train` ended in a traceback."""
+    items = tuple(Item(tmp_path / f"{n}.png", (value,), "train") for n, value in enumerate(values))
+    assert not task_data("regress").obstacles(Dataset(tmp_path, "table", "regress", ("when",), items))
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e39, None])
 def test_targets_that_are_not_numbers_are_refused(bad):
     with pytest.raises(VitrailError, match="missing, infinite"):

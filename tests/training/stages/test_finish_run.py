@@ -8,9 +8,9 @@ import pytest
 from vitrail.training.loop import TrainState
 from vitrail.training.plan import Plan, StepTiming, length_of
 from vitrail.training.settings import Settings
-from vitrail.training.stages.finish_run import GRACE, images_in_time
+from vitrail.training.stages.finish_run import GRACE, LATE, calibration_in_time, images_in_time
 from vitrail.training.stages.learn_familiarity import SHARE
-from vitrail.training.stages.make_plan import FEWEST_FINAL, REPORT, SMALLEST_FINAL
+from vitrail.training.stages.make_plan import FEWEST_FINAL, REPORT, SMALLEST_FINAL, FinalCost
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,35 @@ def test_a_hundred_images_that_take_long_are_no_reason_to_overrun(
     timing = StepTiming(few_tokens=1.0, all_tokens=1.0, evaluation=1.0, image=image_seconds)
     plan = Plan(lengths=(length_of(10, 0.7, 0.05),), data="", started="", command="", deadline=100.0, timing=timing)
     assert images_in_time(images, plan, TrainState(seconds=100.0)) == count
+
+
+@pytest.mark.parametrize(
+    ("image_seconds", "left", "calibration", "count"),
+    [
+        (0.01, 30.0, 100, 1000),  # there is time for all
+        (0.2, 30.0, 66, 84),  # about a half of the time for each
+        (1.0, 30.0, FEWEST_FINAL, 13),
+        (6.0, 30.0, FEWEST_FINAL, FEWEST_FINAL),
+        (0.2, 0.0, FEWEST_FINAL, 12),
+    ],
+)
+def test_the_images_that_are_calibrated_by_are_no_reason_to_overrun(
+    image_seconds: float, left: float, calibration: int, count: int
+) -> None:
+    """A test part beside them. A hundred photos of which each takes a second made 100 seconds 180."""
+    images: Any = SimpleNamespace(
+        task=SimpleNamespace(dense=True),
+        settings=Settings().with_values({"train.minutes": 100 / 60}),
+        held_out={"test": range(1000)},
+        measured_split="test",
+        validation_indices=range(4),
+        calibration_images=100,
+    )
+    timing = StepTiming(few_tokens=1.0, all_tokens=1.0, evaluation=1.0, final_slower=2.0, image=image_seconds / 2)
+    plan = Plan(lengths=(length_of(10, 0.7, 0.05),), data="", started="", command="", deadline=100.0, timing=timing)
+    done = TrainState(seconds=100.0 - left - REPORT - SHARE * 100)
+    chosen = calibration_in_time(images, plan, done), images_in_time(images, plan, done)
+    assert chosen == (calibration, count)
+    taken = calibration * image_seconds + FinalCost(image_seconds, image_seconds).seconds(count)
+    fewest = FEWEST_FINAL * image_seconds + FinalCost(image_seconds, image_seconds).seconds(FEWEST_FINAL)
+    assert taken <= left + LATE * 100 + fewest

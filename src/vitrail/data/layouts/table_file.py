@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,16 +160,23 @@ def _unpacked(path: Path, rows: int | None) -> tuple[dict[str, list[Any]], int]:
         columns: dict[str, list[Any]] = {name: [] for name in names}
         size, count = os.path.getsize(path), 0
         most = left = most_bytes(size)
-        for batch in file.iter_batches(rows_at_once(file, size, rows or _BATCH), columns=written):
+        for batch in _batches(file, rows_at_once(file, size, rows or _BATCH), written):
             count += batch.num_rows
             left -= sum(map(unpacked_bytes, batch.columns))
             if left < 0:
                 raise UnpacksTooMuch(f"repeats long texts and unpacks to more than {most:,} bytes: save it as CSV")
             for name, old in zip(names, written, strict=True):
                 columns[name] += values_of(batch.column(old))
-            if rows is not None:
+            if rows is not None and count >= rows:
                 break
     return columns, count
+
+
+def _batches(file: Any, rows: int, columns: Sequence[str]) -> Iterator[Any]:
+    """So many rows of a Parquet file at a time, of one row group: each has dictionaries of its own, and pyarrow cannot
+    join those inside of lists and structs."""
+    for group in range(file.metadata.num_row_groups):
+        yield from file.iter_batches(rows, row_groups=[group], columns=columns)
 
 
 def _check_unpacked(path: Path, metadata: Any) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.data.manifest.manifest_row import COLUMNS, NUMBERS, RAW, ManifestRow, digest, from_columns, to_columns
-from vitrail.data.parquet_file import has_prefixes, open_parquet, require_pyarrow, unpacked_bytes
+from vitrail.data.parquet_file import open_parquet, require_pyarrow, swells, unpacked_bytes
 from vitrail.data.parquet_footer import UnsoundFooter
 from vitrail.errors import VitrailError
 from vitrail.images.stored_image import StoredImage
@@ -249,8 +249,8 @@ def _read_shard(where: str, images: int) -> Any:
             most = images * _BYTES_A_ROW + 1_000_000
             if file.metadata.num_rows != images or sum(group.total_byte_size for group in groups) > most:
                 raise VitrailError(f"{shown(where)} is not the shard that {DESCRIPTION} describes")
-            prefixes = any(has_prefixes(group.column(place)) for group in groups for place in range(group.num_columns))
-            if prefixes or not file.metadata.schema.to_arrow_schema().equals(_schema(), check_metadata=False):
+            swelling = any(swells(file.metadata, place) for place in range(file.metadata.num_columns))
+            if swelling or not file.metadata.schema.to_arrow_schema().equals(_schema(), check_metadata=False):
                 raise VitrailError(f"{shown(where)} does not have a manifest's columns: make the manifest again")
             table = file.read()
             if sum(map(unpacked_bytes, table.columns)) > most:

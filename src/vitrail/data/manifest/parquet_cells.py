@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from vitrail.data.parquet_file import (
-    has_prefixes,
     most_bytes,
     open_parquet,
     require_pyarrow,
     rows_at_once,
+    swells,
     unpacked_bytes,
     values_of,
 )
@@ -57,6 +57,7 @@ def images_of_parquet(file: IO[bytes], size: int) -> ParquetImages | None:
             return None
         if metadata.num_rows > _ROWS_BEYOND + size:
             raise VitrailError(f"claims {metadata.num_rows:,} rows in {size:,} bytes")
+        _check_encodings(metadata, column)
         groups = []
         for index in range(metadata.num_row_groups):
             _check_group(metadata.row_group(index), column, size)
@@ -75,8 +76,15 @@ def _check_group(group: Any, column: str, size: int) -> None:
             f"has a row group of {unpacked:,} bytes, and to read one image all of it must be read: "
             "write it again with row groups of a hundred images"
         )
-    if any(map(has_prefixes, chunks)):
-        raise VitrailError("has images as prefixes of one another (DELTA_BYTE_ARRAY): write it again without that")
+
+
+def _check_encodings(metadata: Any, column: str) -> None:
+    places = [n for n in range(metadata.num_columns) if metadata.schema.column(n).path.split(".")[0] == column]
+    if any(swells(metadata, place) for place in places):
+        raise VitrailError(
+            "has images as prefixes of one another, or only some of them as a dictionary (DELTA_BYTE_ARRAY, "
+            "DELTA_LENGTH_BYTE_ARRAY): write it again without that"
+        )
 
 
 def labels_of(parquet: Any, images: ParquetImages, size: int) -> Iterator[str | None]:
@@ -156,6 +164,7 @@ def _read_group(path: str, column: str, group: int) -> Any:
         known = column in schema.names and _holds_bytes(schema.field(column).type)
         if group >= metadata.num_row_groups or not known:
             raise VitrailError("has changed since the manifest was made: make it again")
+        _check_encodings(metadata, column)
         _check_group(metadata.row_group(group), column, file.seek(0, os.SEEK_END))
         return parquet.read_row_group(group, columns=[column]).column(column)
 

@@ -71,7 +71,7 @@ class NumberData(TaskData):
                 return [Finding("constant-target", "error", title, advice, len(train), (Example((), name),))]
             if values and (step := float32_step(values)) > COARSEST * spread_of(values):
                 title = f"{name!r} has numbers of about {values[0]:g}, where 32-bit answers come in steps of {step:g}"
-                advice = f"subtract {min(values):.0f} from all, and add it to the answers"
+                advice = f"subtract {min(values):.10g} from all, and add it to the answers"
                 return [Finding("coarse-target", "error", title, advice, len(train), (Example((), name),))]
         return []
 
@@ -100,8 +100,10 @@ def float32_step(values: Sequence[float]) -> float:
 
 def spread_of(values: Sequence[float]) -> float:
     """The standard deviation."""
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    largest = max(map(abs, values)) or 1.0
+    shares = [value / largest for value in values]  # whose squares are numbers, however large the values are
+    mean = math.fsum(shares) / len(shares)
+    return largest * math.sqrt(math.fsum((share - mean) ** 2 for share in shares) / len(shares))
 
 
 # ---- parts

@@ -27,7 +27,7 @@ from vitrail.training.settings import Settings
 from vitrail.training.stages.build_trainer import trainable
 from vitrail.training.stages.decode_images import TrainingImages, held_out_outputs
 from vitrail.training.stages.learn_familiarity import Learnt, learn_familiarity, time_for
-from vitrail.training.stages.make_plan import REPORT, FinalCost, Planned, smallest_final
+from vitrail.training.stages.make_plan import FEWEST_FINAL, REPORT, FinalCost, Planned, smallest_final
 from vitrail.training.stages.nested_split import nested_metrics, nested_note
 from vitrail.training.train_step import Trainer
 from vitrail.weights.checkpoint import Checkpoint
@@ -86,12 +86,16 @@ def calibrate(run: Run, images: TrainingImages, model: Encoder, plan: Plan, stat
     """Choose the decoding and fit the temperature on the validation images, fold it into the last layer, and measure:
     on the test part where there is one, and on a sample of it where the time does not suffice for all."""
     task, split = images.task, images.measured_split
-    count = run.processes.from_main(lambda: images_in_time(images, plan, state))  # each has a clock of its own
+    calibration, count = run.processes.from_main(  # each has a clock of its own
+        lambda: (calibration_in_time(images, plan, state), images_in_time(images, plan, state))
+    )
     indices = images.sample(split, count)
     groups = run.processes.from_main(lambda: groups_of(images, split, indices))
     nested: dict[str, float] = {}
     pooled: list[Tensor] = []
-    calibrated_on = indices if split == "val" else images.calibration_indices
+    calibrated_on = indices
+    if split == "test":
+        calibrated_on = images.sample("val", calibration) if task.calibrates else images.calibration_indices
     if split == "val" or task.calibrates:
         undecided = replace(images, task=task.without_decoding_choices())
         outputs, targets, _ = held_out_outputs(undecided, model, "val", run.processes, calibrated_on, pooled=pooled)
@@ -122,16 +126,36 @@ def images_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int
     available = len(images.held_out[images.measured_split])
     if not plan.deadline:
         return available
-    assert plan.timing is not None
-    timing = plan.timing
-    image_seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
-    cost = FinalCost(image_seconds, timing.image if images.task.dense else 0.0)
-    calibration = images.calibration_images * image_seconds
-    left = plan.deadline - state.seconds - REPORT - calibration - time_for(images)
+    cost = final_cost(images, plan)
+    left = time_left(images, plan, state) - calibration_in_time(images, plan, state) * cost.measured
     if cost.seconds(available) <= left + GRACE * plan.deadline:
         return available
     late = cost.images(max(0.0, left) + LATE * plan.deadline)
     return min(available, max(cost.images(left), smallest_final(late)))
+
+
+def calibration_in_time(images: TrainingImages, plan: Plan, state: TrainState) -> int:
+    """How many validation images are run beside those that the model is measured on. Where there is no time for all,
+    about as many as are measured; at least as many as an evaluation on the way takes."""
+    if not plan.deadline or not images.calibration_images:
+        return images.calibration_images
+    affordable = final_cost(images, plan).images(max(0.0, time_left(images, plan, state)) + GRACE * plan.deadline)
+    measured = min(len(images.held_out[images.measured_split]), affordable // 2)
+    fewest = max(FEWEST_FINAL, len(images.validation_indices))
+    return min(images.calibration_images, max(fewest, affordable - measured))
+
+
+def final_cost(images: TrainingImages, plan: Plan) -> FinalCost:
+    """What an image takes in the last measure, at the speed of the last evaluations."""
+    assert plan.timing is not None
+    timing = plan.timing
+    seconds = timing.final_slower * (timing.image or timing.evaluation / len(images.validation_indices))
+    return FinalCost(seconds, seconds if images.task.dense else 0.0)
+
+
+def time_left(images: TrainingImages, plan: Plan, state: TrainState) -> float:
+    """Seconds until the deadline, beside those for the report; below 0 where it is over."""
+    return plan.deadline - state.seconds - REPORT - time_for(images)
 
 
 def write_model(

@@ -165,7 +165,7 @@ def timed_duration(run: Run, images: TrainingImages, build: Callable[[], Trainer
     mixed = is_mixed(run.processes.device, train.precision or "auto")
     final_seconds = image_time(run, images, trainer, MEASURED_IN) if mixed else image_seconds
     fixed = REPORT + time_for(images)  # however slow the machine becomes: the vectors of familiarity stop by the clock
-    cost = FinalCost(final_seconds, image_seconds if images.task.dense else 0.0)
+    cost = FinalCost(final_seconds, final_seconds if images.task.dense else 0.0)
     ending = fixed + cost.seconds(final_sample(cost, budget, images.measured_at_end))
     deadline = budget - (time.monotonic() - run.began)
     left = without_ending(deadline, ending)
