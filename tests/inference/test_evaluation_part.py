@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,42 @@ def test_other_data_is_used_whole(data: Callable[..., Dataset], tmp_path: Path) 
     dataset = Dataset(tmp_path, "folders", "classify", ("cat",), others)
     chosen = choose_part(dataset, "auto", provenance)
     assert (chosen.part, len(chosen.items), chosen.notes) == ("all", 8, ())
+
+
+def with_others(dataset: Dataset, copies: int, others: int) -> Dataset:
+    """Some of the images, and images that nothing was trained on."""
+    paths = [dataset.root / f"other{number}.png" for number in range(others)]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    items = [*dataset.items[:copies], *(Item(path, number % 2) for number, path in enumerate(paths))]
+    return dataset.replace(items=tuple(items))
+
+
+def test_a_copy_of_a_training_image_among_others_does_not_make_them_the_training_data(
+    data: Callable[..., Dataset],
+) -> None:
+    """One copy in 293 images of a test folder left out 269 of them, as images that the model was trained on."""
+    trained_on = data(none=60)
+    provenance = trained(trained_on, 0.3)
+    sample = TrainingRecord.read(provenance).sample
+    known = [item for item in trained_on.items if digest_files([item.path])[0].hex() in sample]
+    mixed = with_others(trained_on.replace(items=(known[0],)), 1, 200)
+    chosen = choose_part(mixed, "auto", provenance)
+    assert (chosen.part, len(chosen.items)) == ("all", 201)
+    assert chosen.notes == ("the model was trained on some of these images: the score is flattered",)
+    with pytest.raises(VitrailError, match="has no val part"):
+        choose_part(mixed, "val", provenance)
+
+
+def test_of_training_images_among_others_only_those_that_were_held_out_are_taken(data: Callable[..., Dataset]) -> None:
+    trained_on = data(none=60)
+    provenance = trained(trained_on, 0.3)
+    chosen = choose_part(with_others(trained_on, 60, 60), "auto", provenance)
+    learnt = {item.path for item in hold_out(trained_on, 0.3).part("train")}
+    assert chosen.part == "val" and not learnt & {item.path for item in chosen.items}
+    assert re.fullmatch(
+        r"left out \d+ images, about [3-7]\d % of which the model was trained on", "".join(chosen.notes)
+    )
 
 
 def test_a_score_on_images_that_were_trained_on_is_called_flattered(data: Callable[..., Dataset]) -> None:

@@ -12,6 +12,8 @@ from vitrail.errors import VitrailError
 from vitrail.text import counted, shown
 
 PARTS = ("auto", "train", "val", "test", "all")
+COPIES = 0.1  # of the images: where fewer were trained on, these are others, with copies of some of those among them
+ALL_BUT_FEW = 0.9
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class EvaluationPart:
 class TrainingRecord:
     """What a training run leaves in the model's file about its images."""
 
-    sample: frozenset[str]  # digests of some of the images it was trained on, in hex
+    sample: frozenset[str]  # the smallest digests of the images it was trained on, in hex
     holdout: float | None  # the fraction that it held out itself
     seed: int
 
@@ -46,6 +48,13 @@ class TrainingRecord:
     def contains_any(self, digests: Sequence[bytes]) -> bool:
         """Whether any of these images is one of the sample."""
         return any(digest.hex() in self.sample for digest in digests)
+
+    def share_of(self, digests: Sequence[bytes]) -> float:
+        """About how many of these images it was trained on, as a share: those up to the sample's last digest are as
+        good as drawn at random, and each that was trained on is in the sample."""
+        last = max(self.sample, default="")
+        drawn = [digest.hex() for digest in digests if digest.hex() <= last]
+        return sum(digest in self.sample for digest in drawn) / len(drawn) if drawn else 0.0
 
 
 def choose_part(dataset: Dataset, part: str, provenance: Mapping[str, Any]) -> EvaluationPart:
@@ -74,21 +83,25 @@ def _choose_without_validation(
     digests = digest_files([item.source for item in dataset.items]) if training.sample else []
     overlap = training.contains_any(digests)
     if overlap and part != "all" and training.holdout is not None:
-        return _choose_as_trained(hold_out(dataset, training.holdout, training.seed, digests), part)
+        divided = hold_out(dataset, training.holdout, training.seed, digests)
+        side = [digest for digest, item in zip(digests, divided.items, strict=True) if item.split == "train"]
+        if (share := training.share_of(side)) > COPIES:
+            return _choose_as_trained(divided, part, share)
     items = dataset.part("train") if part == "train" else dataset.items
     if part == "val" or not items:
         raise _no_part(dataset, part, splits)
     return EvaluationPart(items, "train" if part == "train" else "all", (_FLATTERED,) if overlap else ())
 
 
-def _choose_as_trained(divided: Dataset, part: str) -> EvaluationPart:
-    """One side of the data as the training run divided it."""
+def _choose_as_trained(divided: Dataset, part: str, share: float) -> EvaluationPart:
+    """One side of the data as the training run divided it, which was trained on this share of its side for that."""
     if part == "train":
         return EvaluationPart(divided.part("train"), "train", (_FLATTERED,))
     if not divided.has_validation:
         raise VitrailError(f"the model was trained on all of {shown(divided.address)}: give it other images")
     left = counted(len(divided.part("train")), "image")
-    return EvaluationPart(divided.part("val"), "val", (f"left out {left} the model was trained on",))
+    which = "" if share > ALL_BUT_FEW else f", about {100 * share:.0f} % of which"
+    return EvaluationPart(divided.part("val"), "val", (f"left out {left}{which} the model was trained on",))
 
 
 _FLATTERED = "the model was trained on some of these images: the score is flattered"

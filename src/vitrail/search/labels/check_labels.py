@@ -13,7 +13,7 @@ from vitrail.data.loading.split import make_units
 from vitrail.dataset import Item
 from vitrail.errors import VitrailError
 from vitrail.findings import by_weight
-from vitrail.inference.evaluation_part import TrainingRecord
+from vitrail.inference.evaluation_part import COPIES, TrainingRecord
 from vitrail.search.embeddings import Embedder
 from vitrail.search.labels.label_errors import FEWEST, finding_of, label_errors
 from vitrail.search.labels.out_of_fold import out_of_fold_probabilities
@@ -51,7 +51,7 @@ def with_label_errors(
     data = LabelledVectors(vectors, items, task_for(dataset.task, dataset.labels), units)
     errors = label_errors(dataset.task, items, dataset.labels, out_of_fold_probabilities(data))
     record = TrainingRecord.read(embedder.checkpoint.provenance)
-    learnt = record.contains_any([image.digest for _, image in read])
+    learnt = record.share_of([image.digest for _, image in read]) > COPIES
     findings = finding_of(errors, len(items), "the model", LEARNT if learnt else "")
     return replace(
         report,
