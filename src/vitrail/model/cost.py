@@ -167,7 +167,7 @@ def multiply_adds(config: EncoderConfig, batch: int = 1) -> int:
 
 
 def merged_multiply_adds(config: EncoderConfig, r: int) -> int:
-    """Of one image, where a plain ViT merges r tokens in each block (`token_merging.py`), the matching included."""
+    """Of one image, where a plain ViT merges r tokens for each block (`token_merging.py`), the matching included."""
     assert isinstance(config, ViTConfig)
     from vitrail.model.efficient.token_merging import merges_in_blocks  # torch, where merging is asked for
 
@@ -175,7 +175,7 @@ def merged_multiply_adds(config: EncoderConfig, r: int) -> int:
     left = tokens
     for merged in merges_in_blocks(config, r):
         total -= (tokens - left) * 4 * width**2 + 2 * (tokens**2 - left**2) * width  # attention
-        total += config.head_dim * ((left - config.prefix) // 2) ** 2 if merged else 0
+        total += config.head_dim * left**2 + (left - merged) * left * width if merged else 0  # likeness, and merging
         left -= merged
         total -= (tokens - left) * _mlp_multiply_adds(config, _mlp_width(config))
     return total
