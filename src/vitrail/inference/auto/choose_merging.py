@@ -132,9 +132,9 @@ def _in_words(loss: AnswerLoss) -> str:
 def print_merging(engine: Engine, merging: Merging) -> None:
     """A line on standard error: what is merged, how much less work or time that is, and what it changes."""
     config = engine.checkpoint.config
-    less = 1 - merged_multiply_adds(config, merging.r) / multiply_adds(config)
-    merged = sum(merges_in_blocks(config, merging.r))
-    text = f"merging {merged} of {counted(config.patches, 'patch token')}: {100 * less:.0f} % fewer multiply-adds"
+    counts = merges_in_blocks(config, merging.r)
+    less = 1 - merged_multiply_adds(config, counts) / multiply_adds(config)
+    text = f"merging {sum(counts)} of {counted(config.patches, 'patch token')}: {100 * less:.0f} % fewer multiply-adds"
     if merging.change:
         measured = merging.r and engine.backend.precision != "int8"  # whose other network would be searched for minutes
         text += f", {_remembered_speedup(engine, merging):.2f} times as fast" if measured else ""
