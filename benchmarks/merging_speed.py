@@ -58,9 +58,11 @@ def main() -> None:
             print(row, flush=True)
     if options.write:
         today = datetime.datetime.now(tz=datetime.UTC).date()
-        head = f"{today}, {machine_line()}, of which one ran, with one thread; other processes shared it.\n"
-        head += f"`python -m benchmarks.merging_speed DEIT_TINY PHOTOS --write`, r = {options.r}: medians of the CPU time of "
-        head += "one batch, interleaved. S/16 and B/16 have fresh weights."
+        head = f"{today}, {machine_line()}, of which one ran, with one thread.\n"
+        head += (
+            f"`python -m benchmarks.merging_speed DEIT_TINY PHOTOS --write`, r = {options.r}: medians of the CPU time\n"
+        )
+        head += "of one batch, interleaved. S/16 and B/16 have fresh weights."
         text = "\n".join(["# What merging tokens saves", "", head, "", HEADER, *rows, ""])
         RESULTS.write_text(text, encoding="utf-8")
 
@@ -91,7 +93,7 @@ def openvino_run(checkpoint: Checkpoint, int8: bool, hint: str, pictures: Floats
 
 @torch.inference_mode()
 def race(runs: dict[str, Callable[[Floats], Any]], images: Floats, rounds: int) -> dict[str, float]:
-    """The median CPU time of each, in milliseconds; each runs once before it is timed, for its weights to be at hand."""
+    """The median CPU time of each, in milliseconds; each runs once more before, so that its weights are at hand."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds + 2):
         for name, run in runs.items():
