@@ -93,7 +93,7 @@ def precision(text: str) -> str:
 
 
 def merged_tokens(value: str | int | float) -> int | float:
-    """'8' is 8 tokens a block; '0.5%' is the drop that one allows, 0.005. Numbers of Python are what they are."""
+    """'8' is 8 tokens for each block; '0.5%' is the drop that one allows, 0.005. Numbers of Python stay as they are."""
     share = isinstance(value, float) or (isinstance(value, str) and value.strip().endswith("%"))
     try:
         number = float(value.strip().removesuffix("%")) / 100 if isinstance(value, str) and share else float(value)
@@ -101,7 +101,7 @@ def merged_tokens(value: str | int | float) -> int | float:
         number = -1.0
     if not 0 <= number < (1 if share else 10_000) or not (share or number.is_integer()):
         raise VitrailError(
-            f"merge_tokens is {value!r}: give the tokens to merge in each block, such as 8, or the drop to allow, "
+            f"merge_tokens is {value!r}: give the tokens to merge for each block, such as 8, or the drop to allow, "
             "such as 0.5%"
         )
     return number if share else int(number)

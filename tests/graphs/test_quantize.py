@@ -86,6 +86,16 @@ def test_every_layer_is_in_int8_but_attention_is_not(quantized: Quantized, capsy
     assert set(layers) <= set(graphs.layer_titles(quantized.model))
 
 
+def test_tokens_are_compared_and_merged_in_float(quantized: Quantized) -> None:
+    network = lively_vit(preset("mu/16", image_size=32, classes=5, depth=2)).with_merged_tokens(1)
+    program = trace(Checkpoint(network, Preprocessing(size=(32, 32))))
+    model = openvino_model(program) if quantized.graphs is openvino_int8 else onnx_model(program)
+    int8 = quantized.graphs.quantize(model, IMAGES, None)
+    assert len(quantized.graphs.quantized_layers(int8)) == quantized.layers
+    rounded = kinds(int8)["FakeQuantize"] + kinds(int8)["QuantizeLinear"]
+    assert rounded - 2 * quantized.layers in (0, 1)
+
+
 def test_openvinos_layers_are_called_by_their_weights(quantized: Quantized) -> None:
     if quantized.graphs is not openvino_int8:
         pytest.skip("the names of ONNX say nothing")

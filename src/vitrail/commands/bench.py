@@ -47,7 +47,7 @@ class BenchOptions(TypedDict, total=False):
     merge_tokens: Annotated[
         int | float | str,
         Option(
-            "merge so many tokens in each block, or as many as a drop allows",
+            "merge so many tokens for each block, or as many as a drop allows",
             metavar="N|DROP%",
             parse=merged_tokens,
             default=0,

@@ -30,13 +30,20 @@ def quantize(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | N
     images: normalised (1, C, h, w) each: for a transformer, NNCF's statistics are right at batch 1 only. alpha: how
     much of the activations' range SmoothQuant moves into the weights, 0 to 1; None: no SmoothQuant.
     """
-    quantized = with_nncf(model, images, alpha, lambda image: image)
+    quantized = with_nncf(model, images, alpha, lambda image: image, _products_without_weights(model))
     _free_attention(quantized)
     return quantized
 
 
-def with_nncf(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | None, feed: Callable[..., Any]) -> Any:
-    """An OpenVINO or ONNX model as NNCF quantises it. feed: what the model is given for an image."""
+def with_nncf(
+    model: Any,
+    images: Sequence[NDArray[np.float32]],
+    alpha: float | None,
+    feed: Callable[..., Any],
+    in_float: Sequence[str] = (),
+) -> Any:
+    """An OpenVINO or ONNX model as NNCF quantises it. feed: what the model is given for an image. in_float: names of
+    operations that are left as they are."""
     nncf = import_silently("nncf")
     nncf.set_log_level(logging.ERROR)
     advanced = import_silently("nncf.quantization.advanced_parameters")
@@ -48,6 +55,7 @@ def with_nncf(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | 
             preset=nncf.QuantizationPreset.MIXED,
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(images),
+            ignored_scope=nncf.IgnoredScope(names=list(in_float)),
             advanced_parameters=nncf.AdvancedQuantizationParameters(
                 smooth_quant_alphas=alphas, backend_params={"compress_weights": False}
             ),
@@ -104,6 +112,20 @@ def compiled(model: Any, hint: str = "f32") -> Forward:
         return outputs
 
     return forward
+
+
+def _products_without_weights(model: Any) -> list[str]:
+    """The names of those products whose inputs are both computed. Tokens that are compared and merged are such
+    (`token_merging.py`): 8 bits would take other pairs, and round the tokens that are only handed on."""
+    return [
+        op.get_friendly_name()
+        for op in model.get_ordered_ops()
+        if op.get_type_name() == "MatMul" and not any(_is_constant(source) for source in op.inputs())
+    ]
+
+
+def _is_constant(source: Any) -> bool:
+    return bool(source.get_source_output().get_node().get_type_name() == "Constant")
 
 
 def _free_attention(model: Any) -> None:

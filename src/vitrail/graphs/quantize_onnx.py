@@ -20,13 +20,11 @@ TO_INT8, TO_FLOAT = "QuantizeLinear", "DequantizeLinear"
 
 
 def quantize(model: Any, images: Sequence[NDArray[np.float32]], alpha: float | None) -> Any:
-    """The model (an `onnx.ModelProto`) with every layer in int8, but attention in float."""
-    quantized = with_nncf(model, images, alpha, lambda image: {IMAGES: image})
-    nodes, weights = _producers(quantized), _constants(quantized)
-    for node in quantized.graph.node:
-        if node.op_type in LAYERS and not _weights(node, nodes, weights):
-            _without_rounding(node, nodes)
-    return _without_unused(quantized)
+    """The model (an `onnx.ModelProto`) with every layer in int8, but products without weights, such as attention's, in
+    float."""
+    constants = _constants(model)
+    in_float = [node.name for node in model.graph.node if node.op_type in LAYERS and not constants & set(node.input)]
+    return with_nncf(model, images, alpha, lambda image: {IMAGES: image}, in_float)
 
 
 def layer_titles(model: Any) -> dict[str, str]:
@@ -89,12 +87,6 @@ def _before_rounding(name: str, nodes: Mapping[str, Any]) -> str:
     """The tensor that was rounded; the rounded one where it is stored in int8 only."""
     before = nodes[name].input[0]
     return str(nodes[before].input[0]) if before in nodes and nodes[before].op_type == TO_INT8 else name
-
-
-def _weights(node: Any, nodes: Mapping[str, Any], constants: set[str]) -> bool:
-    """Whether one of a layer's inputs is constant: attention multiplies two that are not."""
-    sources = [_before_rounding(name, nodes) if _is_rounded(name, nodes) else name for name in node.input]
-    return any(source in constants for source in sources)
 
 
 def _without_rounding(node: Any, nodes: Mapping[str, Any]) -> None:

@@ -88,7 +88,7 @@ class Engine:
         onnxruntime; auto is the fastest here that gives torch's answers. device: cuda, mps or cpu; auto is the first of
         these that is there. The model moves to it, and stays there. precision: auto, fp32 or bf16; auto is bf16 where
         the device is fast in it. calibration: pictures to check an engine on, as `check_images` takes them.
-        merge_tokens: so many in each block, or "0.5%", as many as cost no more than that (`auto/choose_merging.py`).
+        merge_tokens: so many for each block, or "0.5%", as many as cost no more than that (`auto/choose_merging.py`).
         """
         if isinstance(model, Engine):
             return model

@@ -53,8 +53,8 @@ class RunningOptions(DeviceOptions, total=False):
     merge_tokens: Annotated[
         int | float | str,
         _running(
-            "merge so many similar tokens in each block, or as many as cost no more than 0.5% of the answers (of the "
-            "accuracy, where --calibration has labels): faster, and less exact",
+            "merge so many similar tokens for each block, or as many as cost no more than 0.5% of the accuracy, "
+            "measured or expected on --calibration: faster, and less exact",
             metavar="N|DROP%",
             parse=merged_tokens,
             default=0,

@@ -151,14 +151,14 @@ class Block(nn.Module):
         return self.add_mlp(self.add_attention(x[:, :queries], attended))
 
     def forward_merging(
-        self, x: Tensor, merging: TokenMerging, queries: int | None = None
+        self, x: Tensor, merging: TokenMerging, r: int, queries: int | None = None
     ) -> tuple[Tensor, TokenMerging]:
-        """The same, with fewer tokens from attention on: (B, M, D) -> (B, M - r, D). See `token_merging.py`."""
+        """The same, with r tokens fewer from attention on: (B, M, D) -> (B, M - r, D). See `token_merging.py`."""
         q, k, v = self.attention.project(self.attention_input(x), None, queries)
         attended = self.attention.mix(q, k, v, bias=attention_bias(merging.sizes))
         x = self.add_attention(x[:, :queries], attended)
         if queries is None:  # otherwise the patches end here
-            x, merging = merging.merge(x, k)
+            x, merging = merging.merge(x, k, r)
         return self.add_mlp(x), merging
 
     def add_attention(self, x: Tensor, attended: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ additions are not counted, nor is a user's CNN, unless it is timm's by name.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -166,16 +167,14 @@ def multiply_adds(config: EncoderConfig, batch: int = 1) -> int:
     return batch * each + once
 
 
-def merged_multiply_adds(config: EncoderConfig, r: int) -> int:
-    """Of one image, where a plain ViT merges r tokens in each block (`token_merging.py`), the matching included."""
+def merged_multiply_adds(config: EncoderConfig, counts: Sequence[int]) -> int:
+    """Of one image, where a plain ViT merges so many tokens in each block (`token_merging.py`): matching included."""
     assert isinstance(config, ViTConfig)
-    from vitrail.model.efficient.token_merging import merges_in_blocks  # torch, where merging is asked for
-
     total, width, tokens = multiply_adds(config), config.width, config.tokens
     left = tokens
-    for merged in merges_in_blocks(config, r):
+    for merged in counts:
         total -= (tokens - left) * 4 * width**2 + 2 * (tokens**2 - left**2) * width  # attention
-        total += config.head_dim * ((left - config.prefix) // 2) ** 2 if merged else 0
+        total += config.head_dim * left**2 + (left - merged) * left * width if merged else 0  # likeness, and merging
         left -= merged
         total -= (tokens - left) * _mlp_multiply_adds(config, _mlp_width(config))
     return total

@@ -158,7 +158,7 @@ class Encoder(nn.Module, ABC):
     head: LinearHead | DenseHead | None
     checkpointing: bool = False  # recompute each block's activations in the backward pass, to save memory
     heads_apart: bool = False  # of DeiT's two heads, in training: both answers, (B, 2, classes), not their mean
-    merge_tokens: int = 0  # patches merged in each block of a pass that nobody looks into; see `with_merged_tokens`
+    merge_tokens: int = 0  # patches merged for each block of a pass that nobody looks into; see `with_merged_tokens`
 
     @property
     def depth(self) -> int:
@@ -217,7 +217,7 @@ class Encoder(nn.Module, ABC):
         """(B, prefix + N, D), such as a block's output, to its named parts."""
 
     def with_merged_tokens(self, r: int) -> Self:
-        """The same network with the same weights, which merges r patches in each block (`token_merging.py`); 0: none.
+        """The same network with the same weights, which merges r patches for each block (`token_merging.py`); 0: none.
 
         Only where nobody looks inside: a pass that is to keep blocks, and `features`, run all tokens."""
         check_merging(self.config, r)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.model.block import Block, LayerScaleDropPath
 from vitrail.model.config import ViTConfig
-from vitrail.model.efficient.token_merging import TokenMerging
+from vitrail.model.efficient.token_merging import TokenMerging, merges_in_blocks
 from vitrail.model.encoder import Capture, Embedding, Encoder, Features, build_head
 from vitrail.model.encoder_config import EncoderConfig
 from vitrail.model.heads.dense_head import DenseHead, EncoderFeatures
@@ -73,7 +73,8 @@ class ViT(Encoder):
         # answer, for 7 % fewer multiply-adds in S/16.
         carry = 1 + int(self.config.distillation) if self.config.pool == "cls" else None
         if self.merge_tokens and kept is None and not (capture is not None and (capture.blocks or capture.all_tokens)):
-            embedding = embedding._replace(merging=TokenMerging(self.merge_tokens, self.prefix))
+            counts = merges_in_blocks(self.config, self.merge_tokens, embedding.tokens.shape[1] - self.prefix)
+            embedding = embedding._replace(merging=TokenMerging(counts, self.prefix))
         for step in self.steps(embedding, capture, kept, carry):
             embedding = step.result
         sizes = None if embedding.merging is None else embedding.merging.sizes
@@ -181,7 +182,8 @@ class ViT(Encoder):
     def run_block(self, index: int, x: Embedding, kept: Tensor | None = None, carry: int | None = None) -> Embedding:
         """One block. YOLOS adds positions after every block but the last; others add none."""
         if x.merging is not None:
-            tokens, merging = cast(Block, self.blocks[index]).forward_merging(x.tokens, x.merging, carry)
+            r = x.merging.counts[index]
+            tokens, merging = cast(Block, self.blocks[index]).forward_merging(x.tokens, x.merging, r, carry)
             return x._replace(tokens=tokens, merging=merging)
         tokens = self.blocks[index](x.tokens, x.rope, carry, x.grid, kept)
         if self.block_positions is not None and index < self.depth - 1:

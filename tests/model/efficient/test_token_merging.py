@@ -14,7 +14,7 @@ from vitrail.graphs.no_telemetry import import_silently
 from vitrail.graphs.onnx_graph import onnx_model
 from vitrail.graphs.openvino_graph import openvino_model
 from vitrail.graphs.trace import trace
-from vitrail.model.efficient.token_merging import TokenMerging, match, merges_in_blocks
+from vitrail.model.efficient.token_merging import TokenMerging, merges_in_blocks, places
 from vitrail.model.encoder import Capture
 from vitrail.model.presets import build_network, preset
 from vitrail.weights.checkpoint import Checkpoint
@@ -57,14 +57,13 @@ VALUES = torch.tensor([7.0, 1.0, 10.0, 2.0, 20.0, 4.0, 30.0])
     ("r", "left", "sizes"),
     [
         (0, [7, 1, 10, 2, 20, 4, 30], [1, 1, 1, 1, 1, 1, 1]),
-        (1, [7, 2, 1, 10, 12, 30], [1, 1, 1, 1, 2, 1]),
+        (1, [7, 1, 10, 2, 12, 30], [1, 1, 1, 1, 2, 1]),
         (2, [7, 1, 6, 12, 30], [1, 1, 2, 2, 1]),
         (3, [7, 13 / 3, 12, 30], [1, 3, 2, 1]),
-        (9, [7, 13 / 3, 12, 30], [1, 3, 2, 1]),  # half of the patches is the most
     ],
 )
 def test_the_likest_are_merged_and_cls_never_is(r, left, sizes):
-    x, merging = TokenMerging(r, prefix=1).merge(VALUES[None, :, None], ANGLES.float()[None, None])
+    x, merging = TokenMerging((), prefix=1).merge(VALUES[None, :, None], ANGLES.float()[None, None], r)
     torch.testing.assert_close(x[0, :, 0], torch.tensor(left, dtype=torch.float32))
     counted = torch.ones(7) if merging.sizes is None else merging.sizes[0, :, 0]
     assert counted.tolist() == sizes
@@ -72,14 +71,14 @@ def test_the_likest_are_merged_and_cls_never_is(r, left, sizes):
 
 def test_a_merged_token_is_the_mean_of_the_patches_that_it_stands_for():
     sizes = torch.tensor([1.0, 1, 3, 5, 1, 1, 1])[None, :, None]
-    x, merging = TokenMerging(2, 1, sizes).merge(VALUES[None, :, None], ANGLES.float()[None, None])
+    x, merging = TokenMerging((), 1, sizes).merge(VALUES[None, :, None], ANGLES.float()[None, None], 2)
     torch.testing.assert_close(x[0, :, 0], torch.tensor([7, 1, (3 * 10 + 5 * 2) / 8, 12, 30]))
     assert merging.sizes[0, :, 0].tolist() == [1, 1, 8, 2, 1]
 
 
 def test_two_sources_may_have_the_same_target():
     keys = at_angles(29, 30, 31, 200)  # without a prefix: sources at 29 and 31, targets at 30 and 200
-    x, merging = TokenMerging(2, 0).merge(torch.tensor([1.0, 2, 6, 9])[None, :, None], keys.float()[None, None])
+    x, merging = TokenMerging((), 0).merge(torch.tensor([1.0, 2, 6, 9])[None, :, None], keys.float()[None, None], 2)
     assert (x[0, :, 0].tolist(), merging.sizes[0, :, 0].tolist()) == ([3, 9], [3, 1])
 
 
@@ -87,27 +86,45 @@ def test_keys_are_averaged_over_the_heads():
     heads = torch.randn(2, 4, 9, 8, generator=torch.Generator().manual_seed(1))
     mean = sum(heads.unbind(1)) / 4
     x = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(2))
-    found = TokenMerging(3, 1).merge(x, heads)[0]
-    torch.testing.assert_close(found, TokenMerging(3, 1).merge(x, mean[:, None])[0])
+    found = TokenMerging((), 1).merge(x, heads, 3)[0]
+    torch.testing.assert_close(found, TokenMerging((), 1).merge(x, mean[:, None], 3)[0])
 
 
 def test_pairs_are_those_of_the_definition():
     """Every source and target is compared, in plain loops."""
     metric = torch.randn(4, 21, 8, generator=torch.Generator().manual_seed(3))
-    pairs = match(metric, 6, prefix=2)
-    for image, order, targets in zip(metric, pairs.order, pairs.targets, strict=True):
-        unit = image[2:] / image[2:].norm(dim=1, keepdim=True)
-        likeness = {(s, t): float(unit[2 * s] @ unit[2 * t + 1]) for s, t in itertools.product(range(10), range(9))}
-        best = {s: max(range(9), key=lambda t, s=s: likeness[s, t]) for s in range(10)}
-        expected = sorted(range(10), key=lambda s: -likeness[s, best[s]])
-        assert order.tolist() == expected
-        assert targets.tolist() == [best[s] for s in expected[:6]]
+    sources, targets = range(2, 21, 2), range(3, 21, 2)
+    for image, found in zip(metric, places(metric, 6, prefix=2), strict=True):
+        unit = image / image.norm(dim=1, keepdim=True)
+        likeness = {pair: float(unit[pair[0]] @ unit[pair[1]]) for pair in itertools.product(sources, targets)}
+        best = {s: max(targets, key=lambda t, s=s: likeness[s, t]) for s in sources}
+        merged = sorted(sources, key=lambda s: -likeness[s, best[s]])[:6]
+        left = [token for token in range(21) if token not in merged]
+        assert found.tolist() == [left.index(best[token] if token in merged else token) for token in range(21)]
+
+
+def test_exactly_so_many_are_merged_where_all_are_alike():
+    for r in range(1, 5):
+        x, merging = TokenMerging((), 1).merge(torch.ones(2, 9, 4), torch.ones(2, 3, 9, 8), r)
+        assert x.shape == (2, 9 - r, 4)
+        assert merging.sizes.sum(dim=(1, 2)).tolist() == [9, 9]
+
+
+def test_a_token_that_is_left_is_the_same_to_the_last_bit():
+    """Also in mixed precision, where a product of matrices would round it to bfloat16."""
+    generator = torch.Generator().manual_seed(6)
+    x, keys = torch.randn(2, 9, 6, generator=generator), torch.randn(2, 1, 9, 8, generator=generator)
+    with torch.autocast("cpu", torch.bfloat16):
+        left, merging = TokenMerging((), 1).merge(x, keys, 2)
+    for image, tokens, sizes in zip(x, left, merging.sizes[..., 0], strict=True):
+        alone = {tuple(token.tolist()) for token in tokens[sizes == 1]}
+        assert len(alone) >= 5 and alone <= {tuple(token.tolist()) for token in image}
 
 
 # Whole networks
 
 
-def merged_slowly(network, images, r):
+def merged_slowly(network, images, counts):
     """The same in plain steps: an attention matrix, a softmax that counts a token of size s as s tokens, no fusion."""
     x, *_ = network.embed(images)
     sizes, prefix = torch.ones(*x.shape[:2]), network.prefix
@@ -117,8 +134,7 @@ def merged_slowly(network, images, r):
         mixed = (scores / scores.sum(-1, keepdim=True)) @ v
         x = x + block.attention.out(mixed.transpose(1, 2).flatten(2))
         x = x if block.pre else block.norm1(x)
-        if not (network.config.pool == "cls" and index == network.depth - 1):
-            x, sizes = merged_by_loops(x, k.mean(1), sizes, r, prefix)
+        x, sizes = merged_by_loops(x, k.mean(1), sizes, counts[index], prefix)
         y = block.mlp(block.norm2(x) if block.pre else x)
         x = x + y if block.pre else block.norm2(x + y)
     return x, sizes
@@ -134,7 +150,7 @@ def merged_by_loops(x, keys, sizes, r, prefix):
         groups = {t: [t] for t in targets}
         for s in chosen[:r]:
             groups[best[s]].append(s)
-        kept = [[i] for i in [*range(prefix), *chosen[r:]]] + [groups[t] for t in targets]
+        kept = [groups.get(i, [i]) for i in range(len(image)) if i not in chosen[:r]]
         tokens.append(torch.stack([(image[g] * size[g, None]).sum(0) / size[g].sum() for g in kept]))
         counts.append(torch.stack([size[g].sum() for g in kept]))
     return torch.stack(tokens), torch.stack(counts)
@@ -144,7 +160,7 @@ def merged_by_loops(x, keys, sizes, r, prefix):
 @torch.no_grad()
 def test_a_merging_network_computes_what_the_paper_says(lively, name):
     network, images = lively(small(**SETTINGS[name])), pictures()
-    x, sizes = merged_slowly(network, images, 2)
+    x, sizes = merged_slowly(network, images, [3, 3, 0])
     x = network.norm_tokens(x)
     prefix = network.prefix
     patches = (x * sizes[..., None])[:, prefix:].sum(1) / 16  # each of the 16 patches counts once
@@ -200,10 +216,15 @@ def test_who_looks_inside_sees_all_tokens(lively):
 
 
 def test_how_many_each_block_merges():
-    assert merges_in_blocks(preset("S/16"), 8) == [8] * 11 + [0]
-    assert sum(merges_in_blocks(preset("S/16", pool="mean"), 8)) == 96
-    assert merges_in_blocks(small(pool="mean"), 7) == [7, 4, 2]  # of 16, 9, 5 patches
-    assert merges_in_blocks(small(), 7, patches=64) == [7, 7, 0]
+    assert merges_in_blocks(preset("S/16"), 8) == [0, 0, 0, 48, 0, 0, 48, 0, 0, 0, 0, 0]
+    assert merges_in_blocks(preset("S/16"), 16) == [0, 0, 0, 96, 0, 0, 50, 0, 0, 0, 0, 0]  # half of 100 are left
+    assert merges_in_blocks(small(), 0) == [0, 0, 0]
+    assert merges_in_blocks(small(), 1) == [2, 1, 0]
+    assert merges_in_blocks(small(), 9) == merges_in_blocks(small(), 99) == [8, 4, 0]
+    assert merges_in_blocks(small(), 7, patches=64) == [11, 10, 0]
+    assert merges_in_blocks(small(depth=2), 3) == [6, 0]  # [CLS] alone is read after the last block
+    assert merges_in_blocks(small(depth=2, pool="mean"), 3) == [3, 3]
+    assert merges_in_blocks(small(depth=1), 3) == [0]
 
 
 @pytest.mark.parametrize(

@@ -1,44 +1,43 @@
-"""`--merge-tokens`: how many tokens a model merges in each block, as it is told or as much as a drop allows.
+"""`--merge-tokens`: how many tokens a model merges for each block, as it is told or as much as a drop allows.
 
-The drop is measured on pictures: by the task's main metric where they have labels (a folder that `evaluate` would
-take), else by how many answers stay what they were. It grows with the number of merged tokens, so the largest number
-that stays within the allowed drop is found by halving.
+The drop is measured on pictures as that of int8 is (`calibration/answer_loss.py`): by the task's metric where there
+are enough with labels, else by what float32's probabilities lead to expect. It grows with the number of merged tokens,
+so the largest number that stays within the allowed drop is found by halving.
 """
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from vitrail import __version__
-from vitrail.data.loading.rng import permutation
 from vitrail.errors import VitrailError
-from vitrail.images.unreadable import UnreadableImage
+from vitrail.graphs.graph_file import Floats
 from vitrail.inference.auto.choice_record import choice_key
-from vitrail.inference.auto.compare import compare, decoded_outputs
 from vitrail.inference.auto.machine import machine
 from vitrail.inference.auto.merging_record import Merging, read_merging, write_merging
 from vitrail.inference.auto.timing import median_seconds
 from vitrail.inference.backends.backend import load_backend
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.backends.torch_backend import TorchBackend
-from vitrail.inference.calibration.calibration_file import LEAST, MOST, calibration_beside
+from vitrail.inference.calibration.answer_loss import ENOUGH, AnswerJudge, AnswerLoss
+from vitrail.inference.calibration.calibration_file import LEAST, calibration_beside
 from vitrail.inference.calibration.check_images import Calibration, check_images
 from vitrail.inference.engine import Engine
-from vitrail.inference.image_processor import ModelInput
 from vitrail.model.cost import merged_multiply_adds, multiply_adds
+from vitrail.model.efficient.token_merging import merges_in_blocks
+from vitrail.model.encoder import Encoder
 from vitrail.option_types import merged_tokens
-from vitrail.tasks.task import Task
+from vitrail.progress import ProgressBar
+from vitrail.text import counted
 from vitrail.weights.checkpoint import Checkpoint
 
 TIMED_BATCH = 8
@@ -70,6 +69,7 @@ def _key(engine: Engine, allowed: float, calibration: Calibration | None) -> str
     """Of all that the number depends on. Not of the machine: every engine merges the same tokens."""
     circumstances = {
         "allowed": allowed,
+        "merges": merges_in_blocks(engine.checkpoint.config, 1),
         "vitrail": __version__,
         "preprocessing": engine.checkpoint.preprocessing.to_dict(),
         "task": engine.checkpoint.task,
@@ -89,36 +89,52 @@ def _has_more_pictures(before: Merging, engine: Engine, calibration: Calibration
 
 def choose_merging(engine: Engine, allowed: float, calibration: Calibration | None) -> Merging:
     """The most tokens whose measured drop is at most `allowed`, a share: 0.005 is half a point of accuracy."""
-    pictures = _labelled(engine, calibration)
+    pictures = check_images(engine.checkpoint, engine.path, calibration)
     if pictures is None:
-        images = check_images(engine.checkpoint, engine.path, calibration)
-        if images is None:
-            raise VitrailError(
-                "there are no pictures to measure on what merging costs: give a folder of pictures like those that the "
-                "model will see (--calibration), or a number of tokens (--merge-tokens 8)"
-            )
-        pictures = Pictures(images.images, images.source, None)
+        raise VitrailError(
+            "there are no pictures to measure on what merging costs: give a folder of pictures like those that the "
+            "model will see (--calibration), or a number of tokens (--merge-tokens 8)"
+        )
+    judge = AnswerJudge(engine.checkpoint, pictures, ENOUGH)
     network = engine.checkpoint.model
-    run = partial(decoded_outputs, engine, images=pictures.images)
-    plain = run(TorchBackend(network))
     measured = partial(Merging, compared=len(pictures.images), date=datetime.date.today().isoformat())
-    best = measured(0, f"merging even 1 would change more than {100 * allowed:g} %")
+    best = measured(0, f"merging even 1 would cost more than {100 * allowed:g} %")
     low, high = 0, max(1, network.config.patches // network.depth)
     while low < high:
         r = (low + high + 1) // 2
-        drop, words = pictures.drop(engine, plain, run(TorchBackend(network.with_merged_tokens(r))))
-        if drop <= allowed:
-            low, best = r, measured(r, f"{words} ({pictures.source})")
+        loss = _loss(judge, network.with_merged_tokens(r), len(pictures.images))
+        if loss.points <= 100 * allowed:
+            low, best = r, measured(r, f"{_in_words(loss)} ({pictures.source})")
         else:
             high = r - 1
     return best
 
 
+def _loss(judge: AnswerJudge, network: Encoder, pictures: int) -> AnswerLoss:
+    """Of a network that merges, as torch runs it where the weights are."""
+    backend = TorchBackend(network)
+    with ProgressBar(f"merging {network.merge_tokens} tokens a block", pictures) as bar:
+        done = itertools.count(1)
+
+        def forward(image: Floats) -> Floats:
+            outputs: Floats = backend(torch.from_numpy(image)).cpu().numpy()
+            bar.update(next(done), pictures)
+            return outputs
+
+        return judge(forward)
+
+
+def _in_words(loss: AnswerLoss) -> str:
+    agreement = "" if loss.agreement is None else f", {loss.agreement.in_words()}"
+    return f"it loses {loss.points:.2f} points of {loss.metric}{agreement}"
+
+
 def print_merging(engine: Engine, merging: Merging) -> None:
     """A line on standard error: what is merged, how much less work or time that is, and what it changes."""
     config = engine.checkpoint.config
-    less = 1 - merged_multiply_adds(config, merging.r) / multiply_adds(config)
-    text = f"merging {merging.r} tokens a block: {100 * less:.0f} % fewer multiply-adds"
+    counts = merges_in_blocks(config, merging.r)
+    less = 1 - merged_multiply_adds(config, counts) / multiply_adds(config)
+    text = f"merging {sum(counts)} of {counted(config.patches, 'patch token')}: {100 * less:.0f} % fewer multiply-adds"
     if merging.change:
         measured = merging.r and engine.backend.precision != "int8"  # whose other network would be searched for minutes
         text += f", {_remembered_speedup(engine, merging):.2f} times as fast" if measured else ""
@@ -148,50 +164,3 @@ def _speedup(engine: Engine) -> float:
     images = images.to(backend.device)
     seconds = median_seconds({"plain": partial(plain, images), "merging": partial(backend, images)})
     return seconds["plain"] / seconds["merging"]
-
-
-class Pictures(NamedTuple):
-    """What the drop is measured on."""
-
-    images: Sequence[ModelInput]
-    source: str  # in words
-    targets: Tensor | None  # (M, ...), as the task encodes them; None: no labels
-
-    def drop(self, engine: Engine, plain: Sequence[Tensor], merged: Sequence[Tensor]) -> tuple[float, str]:
-        """How much worse the merged outputs are, as a share, and in words."""
-        if self.targets is None:
-            agreement = compare(engine, plain, merged)
-            return 1 - agreement.share, agreement.in_words()
-        before, after = (_main_metric(engine.task, outputs, self.targets) for outputs in (plain, merged))
-        name = engine.task.main_metric
-        return before - after, f"{name} {after:.4f} instead of {before:.4f}"
-
-
-def _main_metric(task: Task, outputs: Sequence[Tensor], targets: Tensor) -> float:
-    value: float = task.evaluate(torch.stack(list(outputs)), targets, bootstrap=0)["metrics"][task.main_metric]
-    return value
-
-
-def _labelled(engine: Engine, calibration: Calibration | None) -> Pictures | None:
-    """The pictures of a folder or table with labels that the model knows; None where it is none."""
-    from vitrail.inference.evaluation import dataset_for  # here, for it needs an engine
-    from vitrail.inference.label_matching import targets_for
-
-    if not isinstance(calibration, str | Path) or engine.checkpoint.labels is None:
-        return None
-    task = engine.task
-    try:
-        dataset = dataset_for(engine, calibration)
-        named = targets_for(dataset.items, dataset.labels, engine.checkpoint.labels, task.labels_are_columns)
-    except VitrailError:
-        return None  # pictures without labels, or with others: answers are compared
-    images, targets = [], []
-    for index in sorted(permutation(0, 0, len(named))[:MOST].tolist()):
-        try:
-            images.append(engine.read(dataset.items[index].source))
-            targets.append(named[index])
-        except UnreadableImage:
-            continue
-    if not images:
-        return None
-    return Pictures(images, f"{len(images):,} labelled pictures of {Path(calibration)}", task.encode(targets))

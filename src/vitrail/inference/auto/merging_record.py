@@ -17,7 +17,7 @@ FOLDER = "merging"
 
 @dataclass(frozen=True)
 class Merging:
-    """How many tokens are merged in each block, and what that was found to change."""
+    """How many tokens are merged for each block, and what that was found to change."""
 
     r: int
     change: str = ""  # in words; "": it was not measured

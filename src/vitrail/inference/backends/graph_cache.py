@@ -32,11 +32,14 @@ ENDING = ".graph"
 
 def fingerprint(checkpoint: Checkpoint) -> str:
     """Of the network: its config, every weight, how many tokens it merges, and a CNN of the caller's own."""
+    from vitrail.model.efficient.token_merging import merges_in_blocks
     from vitrail.weights.checkpoint import checksum
 
     network = checkpoint.model
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    described = checkpoint.config.unusual() | {"merge_tokens": network.merge_tokens}
+    described = checkpoint.config.unusual() | {
+        "merges": network.merge_tokens and merges_in_blocks(checkpoint.config, network.merge_tokens)
+    }
     if network.feature_cnn is not None and "cnn" not in described:  # weights do not tell strides and activations
         described |= {"own_cnn": repr(network.feature_cnn)}
     return checksum(json.dumps(described, sort_keys=True), tensors)[:32]

@@ -13,8 +13,7 @@ from vitrail.graphs.no_telemetry import import_silently
 
 # A graph that is compiled for one batch size is faster than one for any: its small steps are fused. CPU time of a core
 # (AMD Zen 5), batch 1: S/16 in float32 and bfloat16 1.05 and 1.04 times, DeiT-Ti in int8 1.14 times; batch 8: S/16 in
-# bfloat16 1.00, DeiT-Ti in int8 1.04. A network that merges tokens needs it: S/16 in int8 with 8 tokens a block takes
-# 13.9 ms for any batch, which is more than without merging (13.4), and 10.8 for one.
+# bfloat16 1.00, DeiT-Ti in int8 1.04.
 MOST_FIXED = 2  # batch sizes that have a graph of their own, the first that come: each holds a copy of the weights
 ANY = 0  # in the place of a batch size: the graph that the others run in
 

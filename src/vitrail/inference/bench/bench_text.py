@@ -39,7 +39,7 @@ def as_text(result: BenchResult) -> str:
     """For people."""
     lines = [machine_line()]
     if result.merged:
-        lines.append(f"{result.merged} tokens are merged in each block")
+        lines.append(f"{result.merged} tokens are merged for each block")
     lines += ["", table([HEADER, *map(_cells, result.rows)], left=2), ""]
     lines.append(
         f"agreement with torch in fp32 on {result.pictures}; the peak is {result.peak / 1e9:,.0f} billion operations a "

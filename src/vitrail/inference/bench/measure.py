@@ -25,6 +25,7 @@ from vitrail.inference.calibration.check_images import check_images
 from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ModelInput
 from vitrail.model.cost import merged_multiply_adds, multiply_adds
+from vitrail.model.efficient.token_merging import merges_in_blocks
 from vitrail.progress import ProgressBar
 
 PICTURES = 64  # at most, that answers are compared on
@@ -67,7 +68,7 @@ class BenchResult:
     rows: list[dict[str, Any]]
     notes: list[str]  # on what was left out, a sentence each
     pictures: str  # that answers were compared on, in words
-    merged: int  # tokens merged in each block
+    merged: int  # tokens merged for each block
     peak: float  # operations a second of matrix products
     peak_type: str
     interrupted: bool = False
@@ -133,7 +134,9 @@ class Bench:
         if not done:
             return []
         config = self.engine.checkpoint.config
-        each = merged_multiply_adds(config, self.merged) if self.merged else multiply_adds(config)
+        each = multiply_adds(config)
+        if self.merged:
+            each = merged_multiply_adds(config, merges_in_blocks(config, self.merged))
         return [entry.row(2 * each, self.peak.operations[0]) for entry in done]
 
     def _start(self, stack: contextlib.ExitStack) -> Iterator[tuple[WorkerProcess, Measured]]:

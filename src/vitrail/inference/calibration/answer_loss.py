@@ -26,6 +26,7 @@ from vitrail.tasks.task import Task
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
+ENOUGH = 400  # labelled images to count by: one is then half of the half point that a loss may be
 KEPT_BYTES = 1e9  # of float32's outputs; of maps for many classes only so many images are judged
 
 
@@ -137,10 +138,10 @@ class AnswerJudge:
 
 def _expected(checkpoint: Checkpoint, inputs: NormalisedImages) -> list[Tensor]:
     """The outputs of float32 torch, (1, ...) each, for as many images as can be kept."""
-    backend = TorchBackend(checkpoint.model.cpu(), "float32")
+    backend = TorchBackend(checkpoint.model, "float32")
     expected: list[Tensor] = []
     for image in inputs:
-        expected.append(backend(torch.from_numpy(image)))
+        expected.append(backend(torch.from_numpy(image)).cpu())
         if (len(expected) + 1) * expected[0].numel() * expected[0].element_size() > KEPT_BYTES:
             break
     return expected

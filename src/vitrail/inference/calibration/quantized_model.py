@@ -8,14 +8,13 @@ from typing import Any
 from vitrail.errors import VitrailError
 from vitrail.graphs import quantize, quantize_onnx
 from vitrail.graphs.quantize_search import Int8Choice, Int8Graph, make_int8, search_int8
-from vitrail.inference.calibration.answer_loss import AnswerJudge, AnswerLoss, NormalisedImages
+from vitrail.inference.calibration.answer_loss import ENOUGH, AnswerJudge, AnswerLoss, NormalisedImages
 from vitrail.inference.calibration.calibration_file import MOST
 from vitrail.inference.calibration.calibration_images import CalibrationImages
 from vitrail.text import counted
 from vitrail.weights.checkpoint import Checkpoint
 
 ALLOWED_DROP = 0.5  # points of the task's metric
-ENOUGH = 400  # labelled images to count by: one is then half of what is allowed
 
 
 def quantized_model(
