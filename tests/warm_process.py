@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -143,6 +144,7 @@ def _import_everything() -> None:
     from PIL import Image
 
     import vitrail
+    from vitrail.report.pages.rendering import environment
 
     Image.init()
     names = [module.name for module in pkgutil.walk_packages(vitrail.__path__, "vitrail.")]
@@ -150,6 +152,8 @@ def _import_everything() -> None:
         if not name.endswith("__main__"):
             with contextlib.suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(name)
+    for template in environment().list_templates(extensions=["html"]):
+        environment().get_template(template)
 
 
 def _serve() -> dict[str, Any]:
@@ -216,7 +220,10 @@ def _end(run: Callable[[], None]) -> NoReturn:
 
 if __name__ == "__main__":
     del sys.path[0]  # the folder of the tests
+    gc.disable()
     _import_everything()
+    gc.freeze()  # else each fork looks through it, and copies all memory that it looks at
+    gc.enable()
     request = _serve()
     _become(request)
     _end(lambda: _run(request))
