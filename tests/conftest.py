@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-gc.disable()  # until all tests are found: what imports make stays, and looking through it again and again takes seconds
-
 # Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # before torch, which reads it once
 
@@ -31,6 +29,8 @@ from vitrail.model.vit import ViT
 pytest_plugins = ["tests.image_files", "tests.chromium"]
 
 let_torchvision_import()
+
+gc.disable()  # until all tests are found: what imports make stays, and looking through it again and again takes seconds
 
 hypothesis.settings.register_profile("vitrail", deadline=None)  # no test depends on how busy the machine is
 hypothesis.settings.load_profile("vitrail")
