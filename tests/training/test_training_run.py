@@ -102,15 +102,16 @@ def test_the_kept_settings_are_complete_and_train_the_same_again(tmp_path, pictu
 def test_a_run_starts_from_the_pictures_and_shows_the_model_their_middle(tmp_path):
     write_pictures(tmp_path / "data", side=32)
     still = {"train.lr": 1e-12, "train.muon_lr": 1e-12, "train.epochs": 1.0, "train.batch_size": 16, "data.workers": 0}
-    shallow = {**still, "model.depth": 1}
-    checkpoint = train(tmp_path / "data", tmp_path / "run", settings=Settings().with_values(shallow)).checkpoint
+    checkpoint = train(tmp_path / "data", tmp_path / "run", settings=Settings().with_values(still)).checkpoint
     kernels = checkpoint.model.stem.layers[0].weight.detach()
     assert torch.allclose(kernels[:27], -kernels[27:54], atol=1e-5)  # those of training/optim/whitening.py
     assert checkpoint.preprocessing.crop_fraction == 32 / 34
-    cropped = Settings().with_values({**shallow, "model.crop_fraction": 0.8})
+    cropped = Settings().with_values({**still, "model.crop_fraction": 0.8})
     checkpoint = train(tmp_path / "data", tmp_path / "asked", settings=cropped).checkpoint
     assert checkpoint.preprocessing.crop_fraction == 0.8
-    tuned = Settings().with_values({**still, "model.start": str(tmp_path / "asked" / "model.safetensors")})
+    tuned = cropped.with_values(
+        {"model.crop_fraction": 0.0, "model.start": str(tmp_path / "asked" / "model.safetensors")}
+    )
     checkpoint = train(tmp_path / "data", tmp_path / "tuned", settings=tuned).checkpoint
     assert checkpoint.preprocessing.crop_fraction == 0.8
 
