@@ -7,6 +7,7 @@ status, `closed` where the server ended the connection, or `left` where the clie
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import socket
 import time
@@ -72,8 +73,8 @@ def answer(connection: socket.socket) -> tuple[str, bytes]:
 
 
 def one_image(make: Callable[[], bytes]) -> Callable[[Address, Sequence[bytes]], str]:
-    body = form(make())
-    return lambda address, images: post(address, body)[0]
+    body = functools.cache(lambda: form(make()))  # not at import: it takes time
+    return lambda address, images: post(address, body())[0]
 
 
 def size_zero_among_good(address: Address, images: Sequence[bytes]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
@@ -29,8 +30,22 @@ pytest_plugins = ["tests.image_files", "tests.chromium"]
 
 let_torchvision_import()
 
+gc.disable()  # until all tests are found: what imports make stays, and looking through it again and again takes seconds
+
 hypothesis.settings.register_profile("vitrail", deadline=None)  # no test depends on how busy the machine is
 hypothesis.settings.load_profile("vitrail")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """From here on garbage is collected, without looking through what torch and 8000 tests are made of. Not at every
+    700 objects: tracing a network makes millions."""
+    found = yield
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
+    return found
 
 
 def lively_vit(config: ViTConfig | str, seed: int = 0, **built_with: Any) -> ViT:

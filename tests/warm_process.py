@@ -10,8 +10,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
+import math
 import os
 import pkgutil
 import signal
@@ -108,6 +110,16 @@ def run_together(
     return subprocess.CompletedProcess(["torchrun"], failure, said[0][0], errors)
 
 
+def begin_torchrun(arguments: Sequence[object], processes: int, cwd: Path | None = None, restarts: int = 0) -> Running:
+    """`torchrun --no-python vitrail ...`: torchrun's own code in a fork, and each process that it starts is one too.
+
+    They are children of the process that is returned, in the order in which torchrun starts them.
+    """
+    options = ["--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
+    words = [*options, "--no-python", "vitrail", *map(str, arguments)]
+    return Running({"torchrun": words, "cwd": str(cwd or Path.cwd())}, apart=False)
+
+
 def run_python(code: str, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """As `python -c code` does."""
     return _completed(["python", "-c", code], Running({"code": code, "cwd": str(cwd)}, apart=True), timeout)
@@ -143,6 +155,7 @@ def _import_everything() -> None:
     from PIL import Image
 
     import vitrail
+    from vitrail.report.pages.rendering import environment
 
     Image.init()
     names = [module.name for module in pkgutil.walk_packages(vitrail.__path__, "vitrail.")]
@@ -150,6 +163,8 @@ def _import_everything() -> None:
         if not name.endswith("__main__"):
             with contextlib.suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(name)
+    for template in environment().list_templates(extensions=["html"]):
+        environment().get_template(template)
 
 
 def _serve() -> dict[str, Any]:
@@ -157,8 +172,7 @@ def _serve() -> dict[str, Any]:
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
         if request["do"] == "poll":
-            pid, status = os.waitpid(request["pid"], os.WNOHANG)
-            answer = {"code": os.waitstatus_to_exitcode(status) if pid else None}
+            answer = _ended(request["pid"])
         else:
             pid = os.fork()
             if not pid:
@@ -168,6 +182,11 @@ def _serve() -> dict[str, Any]:
             answer = {"pid": pid}
         print(json.dumps(answer), flush=True)
     sys.exit()
+
+
+def _ended(child: int) -> dict[str, Any]:
+    pid, status = os.waitpid(child, os.WNOHANG)
+    return {"code": os.waitstatus_to_exitcode(status) if pid else None}
 
 
 def _become(request: dict[str, Any]) -> None:
@@ -184,7 +203,9 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _run(request: dict[str, Any]) -> None:
-    if "code" in request:
+    if "torchrun" in request:
+        _torchrun(request["torchrun"])
+    elif "code" in request:
         sys.argv, sys.path = ["-c"], ["", *sys.path]
         exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
     else:
@@ -192,6 +213,80 @@ def _run(request: dict[str, Any]) -> None:
 
         sys.argv = ["vitrail", *request["arguments"]]
         sys.exit(main())
+
+
+def _torchrun(words: list[str]) -> None:
+    """torchrun has threads, of which no fork is safe. So it runs in a child, and asks this process for others."""
+    ours, theirs = socket.socketpair()
+    agent = os.fork()
+    if not agent:
+        ours.close()
+        _end(lambda: _torchrun_with(_Forks(theirs), words))
+    theirs.close()
+    with ours, ours.makefile("rw", encoding="utf-8") as asked:
+        for line in asked:
+            request: dict[str, Any] = json.loads(line)
+            if "pid" in request:
+                answer = _ended(request["pid"])
+            else:
+                pid = os.fork()
+                if not pid:
+                    os.setsid()
+                    os.environ.clear()
+                    os.environ.update(request["environment"])
+                    _end(lambda request=request: _run(request))  # type: ignore[misc]
+                while os.getpgid(pid) != pid:
+                    time.sleep(0.0005)
+                answer = {"pid": pid}
+            asked.write(json.dumps(answer) + "\n")
+            asked.flush()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(agent, 0)[1]))
+
+
+def _torchrun_with(forks: _Forks, words: list[str]) -> None:
+    from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
+    from torch.distributed.run import main
+
+    SubprocessHandler._popen = lambda handler, args, env: forks.start(args, env)  # type: ignore[method-assign]
+    main(words)
+
+
+class _Forks:
+    """subprocess.Popen as torchrun uses it, but the processes are forks of the one at the other end of the socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._asked = connection.makefile("rw", encoding="utf-8")
+        self._asking = threading.Lock()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._asking:
+            self._asked.write(json.dumps(request) + "\n")
+            self._asked.flush()
+            answer: dict[str, Any] = json.loads(self._asked.readline())
+            return answer
+
+    def start(self, words: Sequence[str], environment: dict[str, str]) -> Any:
+        assert words[0] == "vitrail"
+        return _Fork(self, self.ask({"arguments": words[1:], "environment": environment})["pid"])
+
+
+class _Fork:
+    def __init__(self, forks: _Forks, pid: int) -> None:
+        self._forks, self.pid = forks, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._forks.ask({"pid": self.pid})["code"]
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("vitrail", timeout or 0)
+            time.sleep(0.005)
+        return code
 
 
 def _end(run: Callable[[], None]) -> NoReturn:
@@ -216,7 +311,10 @@ def _end(run: Callable[[], None]) -> NoReturn:
 
 if __name__ == "__main__":
     del sys.path[0]  # the folder of the tests
+    gc.disable()
     _import_everything()
+    gc.freeze()  # else each fork looks through it, and copies all memory that it looks at
+    gc.enable()
     request = _serve()
     _become(request)
     _end(lambda: _run(request))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ def grey(width: int, height: int, *more: Field, compression: int = 1, samples: i
     return [(256, [width]), (257, [height]), bits, (259, [compression]), (262, [1]), (277, [samples]), *more]
 
 
+@functools.cache  # to compress 256 MB takes most of a second
 def tiff_of_one_tile(size: int = 64, tile: int = 16_000) -> bytes:
     """A picture of this size in one tile that is much larger, of zeros."""
     pixels = zlib.compress(b"\0" * (tile * tile))

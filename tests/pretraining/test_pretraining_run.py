@@ -123,9 +123,15 @@ def test_going_on_from_a_model_and_from_a_run(tmp_path, whole):
     assert tuned.checkpoint.task == "classify" and tuned.checkpoint.labels == ["cat", "dog", "owl"]
 
 
+def save_teacher(file: Path, seed: int, **preprocessing) -> None:
+    torch.manual_seed(seed)
+    seen = Preprocessing(**{"size": (16, 16), **preprocessing})
+    Checkpoint(ViT(preset("mu/4", image_size=seen.size, classes=0)), seen, "embed").save(file)
+
+
 def test_features_of_a_teacher_are_learnt(tmp_path, whole):
     """The teacher takes another size under another normalisation; the loss, 1 minus a cosine, falls."""
-    load("Ti/16").save(tmp_path / "teacher.safetensors")
+    save_teacher(tmp_path / "teacher.safetensors", 0, size=(64, 48), mean=(0.2, 0.3, 0.4), std=(0.1, 0.2, 0.3))
     settings = tiny("features", pretrain__teacher=str(tmp_path / "teacher.safetensors"), train__epochs=8.0)
     pretrain(whole / "data", tmp_path / "run", settings=settings)
     losses = [row["loss"] for row in rows(tmp_path / "run") if "loss" in row]
@@ -148,16 +154,11 @@ def test_a_batch_larger_than_the_pile_is_all_of_it(tmp_path):
 
 
 def test_another_teacher_does_not_go_on(tmp_path, whole):
-    def write_teacher(seed: int) -> None:
-        torch.manual_seed(seed)
-        network = ViT(preset("mu/4", image_size=16, classes=0))
-        Checkpoint(network, Preprocessing(size=(16, 16)), "embed").save(tmp_path / "teacher.safetensors")
-
-    write_teacher(0)
+    save_teacher(tmp_path / "teacher.safetensors", 0)
     settings = tiny("features", pretrain__teacher=str(tmp_path / "teacher.safetensors"), train__epochs=1.0)
     pretrain(whole / "data", tmp_path / "run", settings=settings)
     pretrain(whole / "data", tmp_path / "run", resume=True)
-    write_teacher(1)
+    save_teacher(tmp_path / "teacher.safetensors", 1)
     with pytest.raises(VitrailError, match="the teacher .*teacher.safetensors is not the one that the run in"):
         pretrain(whole / "data", tmp_path / "run", resume=True)
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -75,20 +75,20 @@ def test_pictures_come_back_as_they_would_be_read_here(resize: str, dense: bool)
 
 
 HOSTILE = [
-    hostile.jpeg2000(),
-    hostile.tiff_of_one_tile(),
-    hostile.tiff_of_small_tiles(),
-    hostile.tiff_of_size(0, 0),
-    hostile.png_strip(),
-    b"",
-    b"\0" * 100,
+    hostile.jpeg2000,
+    hostile.tiff_of_one_tile,
+    hostile.tiff_of_small_tiles,
+    lambda: hostile.tiff_of_size(0, 0),
+    hostile.png_strip,
+    lambda: b"",
+    lambda: b"\0" * 100,
 ]
 
 
-@pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
-def test_an_error_is_of_its_image_alone(worker: WorkerProcess, data: bytes) -> None:
+@pytest.mark.parametrize("make", HOSTILE, ids=range(len(HOSTILE)))
+def test_an_error_is_of_its_image_alone(worker: WorkerProcess, make: Callable[[], bytes]) -> None:
     with pytest.raises(UnreadableImage, match="^number 7 "):
-        worker.decode(data, "number 7")
+        worker.decode(make(), "number 7")
     assert worker.decode(picture(), "it").size == (40, 48)
 
 

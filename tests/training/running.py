@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tests.warm_process import ENVIRONMENT, Running, begin_vitrail, run_together, run_vitrail
+from tests.warm_process import ENVIRONMENT, Running, begin_torchrun, begin_vitrail, run_together, run_vitrail
 from vitrail.training.settings import Settings
 
 BIN = Path(sys.executable).parent
@@ -60,10 +60,15 @@ def vitrail(*arguments: object, processes: int = 1, cwd: Path | None = None) -> 
     return run_vitrail(arguments, cwd) if processes == 1 else run_together(arguments, processes, cwd)
 
 
-def begin(*arguments: object, processes: int = 1, restarts: int = 0) -> Running | subprocess.Popen[str]:
-    """Several processes are started by torchrun, as users do. restarts: how often it starts them again."""
+def begin(
+    *arguments: object, processes: int = 1, restarts: int = 0, warm: bool = True
+) -> Running | subprocess.Popen[str]:
+    """Several processes are started by torchrun. restarts: how often it starts them again. warm: its code is run in the
+    warm process; else it is started as users do."""
     if processes == 1:
         return begin_vitrail(arguments)
+    if warm:
+        return begin_torchrun(arguments, processes, restarts=restarts)
     torchrun = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
     return subprocess.Popen(
         [*torchrun, "--no-python", str(BIN / "vitrail"), *map(str, arguments)],

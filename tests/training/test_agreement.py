@@ -18,8 +18,8 @@ from vitrail.training.settings import Settings
 from vitrail.training.stages.finish_run import Finished
 
 SMALL: dict[str, Any] = {
-    "model.width": 64,
-    "model.depth": 2,
+    "model.width": 32,
+    "model.depth": 1,
     "model.heads": 2,
     "model.patch_size": 8,
     "train.batch_size": 16,
@@ -56,8 +56,8 @@ def write_spots(folder: Path, column: str, target: Any) -> Path:
     return folder
 
 
-def trained(data: Path, out: Path, task: str, precision: str) -> Finished:
-    changes = {"train.precision": precision, "train.epochs": EPOCHS.get(task, 2.0)}
+def trained(data: Path, out: Path, task: str, precision: str, epochs: float | None = None) -> Finished:
+    changes = {"train.precision": precision, "train.epochs": epochs or EPOCHS.get(task, 2.0)}
     settings = Settings().with_values(SMALL | changes)
     return vitrail.train(data, out, task=task, settings=settings)
 
@@ -100,7 +100,7 @@ def test_evaluations_on_the_way_are_in_the_precision_that_is_trained_in(
     monkeypatch.setattr(
         TorchBackend, "__call__", lambda backend, *a, **k: used.append(backend.precision) or run(backend, *a, **k)
     )
-    trained(data["classify"], tmp_path / "run", "classify", "auto")
+    trained(data["classify"], tmp_path / "run", "classify", "auto", epochs=1)
     assert used[0] == "bfloat16" and used[-1] == "float32"
 
 
@@ -110,7 +110,7 @@ def test_the_pictures_of_the_report_are_of_the_answers_that_were_measured(
     from vitrail.inference.backends.torch_backend import TorchBackend
 
     monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device: True)
-    finished = trained(data["segment"], tmp_path / "run", "segment", "auto")
+    finished = trained(data["segment"], tmp_path / "run", "segment", "auto", epochs=1)
     used, run = set(), TorchBackend.__call__
     monkeypatch.setattr(
         TorchBackend, "__call__", lambda backend, *a, **k: used.add(backend.precision) or run(backend, *a, **k)

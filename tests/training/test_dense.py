@@ -59,7 +59,7 @@ def trained(data: Path, out: Path, task: str, **more: Any) -> Finished:
 
 
 def test_masks_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None:
-    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=8, train__batch_size=8)
+    finished = trained(shapes, tmp_path / "run", "segment", train__epochs=6, train__batch_size=8)
     pixels = np.array(finished.results["pixel_confusion"]).sum(1)
     always_ground = pixels[0] / pixels.sum()
     assert finished.results["metrics"]["pixel_accuracy"] > always_ground
@@ -71,7 +71,7 @@ def test_masks_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None
 
 
 def test_boxes_are_learnt_far_above_chance(shapes: Path, tmp_path: Path) -> None:
-    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=8, train__batch_size=8)
+    finished = trained(shapes, tmp_path / "run", "detect", train__epochs=2, train__batch_size=8)
     assert finished.results["metrics"]["AP50"] > 0.05  # a model that has not learnt has 0.00
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "detection" in page
@@ -90,7 +90,7 @@ def test_the_default_command_with_minutes(few: Path, tmp_path: Path, task: str) 
 @pytest.mark.parametrize("task", ["segment", "detect"])
 def test_a_killed_run_goes_on_bit_for_bit(few: Path, tmp_path: Path, task: str) -> None:
     settings = tmp_path / "settings.toml"
-    Settings().with_values(SMALL | {"train.epochs": 3.0, "train.save_minutes": 0.0}).write(settings)
+    Settings().with_values(SMALL | {"train.epochs": 2.0, "train.save_minutes": 0.0}).write(settings)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     arguments = ["train", str(few), "--task", task, "--settings", str(settings), "--out"]
     assert command(*arguments, whole).returncode == 0
@@ -114,15 +114,17 @@ def test_query_tokens_find_boxes(few: Path, tmp_path: Path) -> None:
     assert finished.checkpoint.config.head == "box_tokens" and finished.checkpoint.config.queries == 9
 
 
-def test_large_pictures_through_windows(shapes: Path, tmp_path: Path) -> None:
+def test_large_pictures_through_windows(tmp_path: Path) -> None:
+    larger = tmp_path / "scenes"
+    make_data("shapes", larger, images=40, size=48, task="segment")
     finished = trained(
-        shapes, tmp_path / "run", "segment", train__epochs=1.0, model__resize="window", model__image_size=32
+        larger, tmp_path / "run", "segment", train__epochs=1.0, model__resize="window", model__image_size=32
     )
     assert finished.checkpoint.preprocessing.resize == "window"
     model = vitrail.load(tmp_path / "run" / "model.safetensors")
     wide = np.random.default_rng(0).integers(0, 256, (45, 131, 3), np.uint8)
     assert model.predict(wide)["mask"].shape == (45, 131)
-    result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", shapes, bootstrap=0)
+    result = vitrail.evaluate(tmp_path / "run" / "model.safetensors", larger, bootstrap=0)
     assert result["metrics"]["mIoU"] == pytest.approx(finished.results["metrics"]["mIoU"], abs=1e-6)
 
 

@@ -152,14 +152,15 @@ def test_torchrun_replaces_a_killed_process_and_the_run_goes_on_by_itself(tmp_pa
     unstopped, run = tmp_path / "whole", tmp_path / "killed"
     done = vitrail("train", pictures, "--out", unstopped, "--settings", settings, *flags, processes=2)
     assert done.returncode == 0, done.stdout + done.stderr
-    running = begin("train", pictures, "--out", run, "--settings", settings, *flags, processes=2, restarts=1)
+    arguments = ["train", pictures, "--out", run, "--settings", settings, *flags]
+    running = begin(*arguments, processes=2, restarts=1, warm=shard)
     wait_for(lambda: max(Checkpoints(run / "checkpoint").steps(), default=0) >= 4, running)
     os.kill(a_worker(running.pid), signal.SIGKILL)
     said = running.communicate(timeout=240)[0]
     assert running.returncode == 0, said
     assert "resumed after step" in said
     assert_same(unstopped, run)
-    again = vitrail("train", pictures, "--out", run, "--settings", settings, *flags, processes=2)  # no restart of these
+    again = vitrail(*arguments, processes=2)  # no restart of these
     assert again.returncode != 0 and "already holds a run: go on with --resume" in again.stderr
 
 

@@ -168,7 +168,7 @@ def test_two_processes_learn_what_one_does(tmp_path, task, head):
     make_data("shapes", tmp_path / "data", images=48, size=32, task=task)
     values = {"width": 32, "depth": 1, "heads": 1, "patch_size": 8, "image_size": 32, "head": head}
     settings = {f"model.{name}": value for name, value in values.items()}
-    settings |= {"train.batch_size": 8, "train.epochs": 2.0, "train.lr": 1e-4, "train.optimizer": "adamw"}
+    settings |= {"train.batch_size": 8, "train.epochs": 1.0, "train.lr": 1e-4, "train.optimizer": "adamw"}
     Settings().with_values(settings | {"data.workers": 0}).write(tmp_path / "settings.toml")
     for processes in (1, 2):
         arguments = ["train", tmp_path / "data", "--out", tmp_path / str(processes), "--task", task]

@@ -83,6 +83,8 @@ def test_they_are_the_mean_over_the_batches(accumulate):
     seen: dict[torch.nn.Module, list[torch.Tensor]] = {norm: [] for norm in norms}
     for norm in norms:
         norm.register_forward_pre_hook(lambda module, inputs: seen[module].append(inputs[0].detach()))
+    heads: list[object] = []
+    trainer.model.head.register_forward_pre_hook(lambda *_: heads.append(_))
     with recomputed_statistics(trainer):
         for norm in norms:
             means = torch.stack([x.mean((0, 2, 3)) for x in seen[norm]])
@@ -90,7 +92,8 @@ def test_they_are_the_mean_over_the_batches(accumulate):
             torch.testing.assert_close(norm.running_mean, means.mean(0), rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(norm.running_var, variances.mean(0), rtol=1e-4, atol=1e-5)
         [(first, last)] = trainer.loader.asked
-        assert first == 0 and len(seen[norms[0]]) == accumulate * last
+        assert first == 0 and all(len(batches) == accumulate * last for batches in seen.values())
+        assert len(heads) == 1 < last  # what comes behind the last of them is left out
         parts = [part for step in range(last) for part in images_of(step).chunk(accumulate)]
         by_hand = torch.stack([trainer.model.stem.first_convolution(part).mean((0, 2, 3)) for part in parts]).mean(0)
         torch.testing.assert_close(norms[0].running_mean, by_hand, rtol=1e-4, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ VISUALS = Path(visuals.__path__[0])  # has the template of charts, and the style
 
 def render(template: str, **values: Any) -> str:
     """The template as HTML. Names of files and classes are text, whatever they contain."""
-    environment = Environment(
+    return environment().get_template(template).render(values)
+
+
+@functools.cache
+def environment() -> Environment:
+    """With every template that was read, as a compiled program: making them takes longer than rendering."""
+    return Environment(
         loader=ChoiceLoader([PackageLoader("vitrail.report"), FileSystemLoader([str(VISUALS), *page_folders()])]),
         autoescape=True,
         finalize=_printable,
@@ -25,7 +32,6 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(values)
 
 
 def made() -> str:

@@ -10,7 +10,7 @@ extra outputs are on, and for torch's own batch norms, not for `SharedBatchNorm`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -50,19 +50,47 @@ def recompute_statistics(trainer: Trainer, layers: list[BatchNorm]) -> None:
     """The mean over some training batches of each batch's mean and variance. Every process runs its share of them, and
     `SharedBatchNorm` sees the whole batch."""
     model, momenta = trainer.encoder, [layer.momentum for layer in layers]
+    calls = _Calls(stops=not hasattr(model, "unshard"))  # a sharded model (FSDP) is ready again only after whole passes
     model.eval()  # nothing else differs from evaluation, and nothing is drawn at random
     for layer in layers:
         layer.train()
     try:
-        for number, images in enumerate(sample_images(trainer)):
+        with ExitStack() as hooks:
             for layer in layers:
-                layer.momentum = 1 / (number + 1)  # a cumulative average
-            with trainer.precision():
-                model(images.to(trainer.processes.device))
+                hooks.callback(layer.register_forward_hook(calls.count).remove)
+            for number, images in enumerate(sample_images(trainer)):
+                for layer in layers:
+                    layer.momentum = 1 / (number + 1)  # a cumulative average
+                with trainer.precision(), suppress(_Done), calls.of_one_pass():
+                    model(images.to(trainer.processes.device))
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
         model.train()
+
+
+class _Done(Exception):
+    """Nothing that comes in this pass has statistics: most blocks, and most heads."""
+
+
+class _Calls:
+    """How often batch norms were called: in the first pass, which is a whole one, and in each of the others, which ends
+    after as many."""
+
+    def __init__(self, stops: bool) -> None:
+        self.stops, self.made = stops, 0
+        self.whole: int | None = None
+
+    @contextmanager
+    def of_one_pass(self) -> Iterator[None]:
+        self.made = 0
+        yield
+        self.whole = self.made
+
+    def count(self, *_: object) -> None:
+        self.made += 1
+        if self.stops and self.made == self.whole:
+            raise _Done
 
 
 def sample_images(trainer: Trainer) -> Iterator[Tensor]:
