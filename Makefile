@@ -24,8 +24,9 @@ types: .venv/installed-test
 	$(BIN)/mypy
 
 # One thread a worker: tests are many and small, and threads of several workers on the same cores slow each other down.
+# Compiled modules are kept even where the environment says otherwise: the suite starts hundreds of processes.
 tests: .venv/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 docs: .venv/installed-test
 	$(BIN)/python docs/write_commands.py
