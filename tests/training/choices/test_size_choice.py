@@ -71,7 +71,7 @@ def test_classes_of_photos_are_seen_larger_where_the_minutes_suffice(task):
         configs = candidate_configs(Settings(), known, config)
         assert [one.image_size[0] for one in configs] == [224, 128]
         assert all(one.image_size[0] % one.patch_size[0] == 0 and 49 <= one.tokens <= 64 for one in configs)
-        fitted = fit_size_to_time(Settings(), known, choice, configs, StepCost(1 / 2e9, 0.05))
+        fitted = fit_size_to_time(Settings(), known, choice, configs, StepCost(1 / 1e10, 0.05))
         sides.append(fitted.settings.model.image_size)
         batches.append(fitted.settings.train.batch_size)
         reasons = [reason for reason in fitted.reasons if reason.startswith("size:")]

@@ -27,10 +27,10 @@ from vitrail.training.teacher import Teacher
 ENOUGH_EPOCHS = 10.0
 SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)  # of the largest size, by side
 # Classes of photos from scratch, one core of a Zen 5, one run each, accuracy on the test part at 128 px and at 224 px
-# (how often each image was seen): 1,527 drawings in 11 classes, 3 minutes 50.1 % (20) and 47.4 % (8), 8 minutes 58.6 %
-# (60) and 53.0 % (25); 396 of them, 8 minutes 41.6 % (164) and 41.2 % (80). The epochs that are estimated below are
-# about a quarter of these. benchmarks/results/defaults.md has more.
-LARGE_PHOTO, PHOTO_ENOUGH_EPOCHS = 224, 30.0
+# (how often each image was seen): 1,161 drawings in 11 classes, 8 minutes 49.1 % (96) and 47.4 % (39), 16 minutes
+# 53.9 % (178) and 50.2 % (78); 328 of them, 8 minutes 34.8 % (237) and 30.7 % (118). So up to some 120 times 224 px do
+# not pay. The epochs that are estimated below are about 0.4 of these. benchmarks/results/defaults.md has more.
+LARGE_PHOTO, PHOTO_ENOUGH_EPOCHS = 224, 80.0
 # Fine-tuning: the more patches, the more often must an image be seen before they pay. DeiT-Ti on one core for 2
 # minutes, one run each, at 224, 160 and 128 px: 100 photos of flowers 61.8 % (41 epochs), 65.8 (99) and 65.2 (160), 200
 # cats and dogs 88.1 % (20), 89.4 (48) and 86.9 (81). For 15 minutes, 3,430 flowers: 82.0 % (8), 81.8 (25), 82.9 (40).
