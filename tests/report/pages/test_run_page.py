@@ -352,6 +352,20 @@ def test_validation_and_test_are_told_apart(tmp_path: Path) -> None:
     assert "40 test images" in tested and "also chose" not in tested
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "1 of them has a copy"), (2, "2 of them have copies")])
+def test_copies_of_measured_images_in_other_parts_are_told(tmp_path: Path, count: int, said: str) -> None:
+    """The page said that none was used for training, where the check had found copies of them among those that were."""
+    one = classified(tmp_path, ["a", "b"], part="test", files=[tmp_path / f"{place}.png" for place in range(40)])
+    assert "another part" not in Reader(page(one)).text
+    copies = tuple(
+        Example((one.files[place], tmp_path / f"train{place}.png"), "test / train") for place in range(count)
+    )
+    harmless = Finding("copies", "warning", "1 group", "keep one", 1, (Example((one.files[5], one.files[6])),))
+    across = Finding("copies-across-parts", "error", "groups", "keep each in one part", count, copies)
+    text = Reader(page(replace(one, findings=[harmless, across]))).text
+    assert f"{said} in another part: the score is flattered." in text
+
+
 # ---- the parts
 
 

@@ -60,7 +60,7 @@ def page(record: RunRecord) -> str:
         name=record.name,
         subtitle=f"Training report: {task.title}",
         record=record,
-        headline=headline(results, record.part, task),
+        headline=headline(results, record.part, task, copies_elsewhere(record.findings, record.files)),
         tiles=_tiles(record),
         findings_line=_findings_line(record.findings),
         curves=curves(record.history, results["main_metric"], task),
@@ -71,6 +71,13 @@ def page(record: RunRecord) -> str:
         findings=finding_cards(record.findings, record.root, examples=EXAMPLES, pictured=PICTURED),
         made=f"{made()}.",
     )
+
+
+def copies_elsewhere(findings: Sequence[Finding], files: Sequence[Path]) -> int:
+    """How many of these files have a copy, or an image that looks the same, in another part of the data."""
+    crossing = [finding for finding in findings if finding.kind.endswith("-across-parts")]
+    known = {file for finding in crossing for example in finding.examples for file in example.files}
+    return sum(file in known for file in files)
 
 
 def _metric_rows(results: Mapping[str, Any], task: Task) -> list[dict[str, str]]:

@@ -10,7 +10,8 @@ from vitrail.tasks.task import Task
 from vitrail.text import counted, joined
 
 
-def headline(results: Mapping[str, Any], part: str, task: Task) -> dict[str, Any]:
+def headline(results: Mapping[str, Any], part: str, task: Task, copied: int = 0) -> dict[str, Any]:
+    """copied: how many of the measured images have copies in other parts."""
     metric = results["main_metric"]
     value = results["metrics"][metric]
     interval = interval_text(metric, results["intervals"], task.show)
@@ -21,13 +22,19 @@ def headline(results: Mapping[str, Any], part: str, task: Task) -> dict[str, Any
         "interval": interval and f"{interval}{over_groups(results)}",
         "range": _range(value, results["intervals"].get(metric)),
         "images": counted(results["images"], f"{part} image"),
-        "remarks": [remark for remark in _remarks(results, part, task) if remark],
+        "remarks": [remark for remark in _remarks(results, part, task, copied) if remark],
     }
 
 
-def _remarks(results: Mapping[str, Any], part: str, task: Task) -> list[str]:
+def _remarks(results: Mapping[str, Any], part: str, task: Task, copied: int) -> list[str]:
     notes = [f"{note[:1].upper()}{note[1:]}." for note in results.get("notes", ())]
-    return [task.baseline(results), _caveat(results, part), _grouped(results), *notes]
+    return [task.baseline(results), _caveat(results, part), _copied(copied), _grouped(results), *notes]
+
+
+def _copied(count: int) -> str:
+    if not count:
+        return ""
+    return f"{counted(count, 'of them has a copy', 'of them have copies')} in another part: the score is flattered."
 
 
 def _grouped(results: Mapping[str, Any]) -> str:
