@@ -130,9 +130,11 @@ def test_a_model_that_learnt_these_images_is_no_witness(save, tmp_path: Path, ca
     from vitrail.data.loading.split import digest_files
 
     data = coloured(tmp_path / "data")
-    sample = [digest.hex() for digest in digest_files([data / "red" / "1.png"])]
-    model = save(provenance={"training": {"sample": sample}})
+    digests = sorted(digest.hex() for digest in digest_files(sorted(data.rglob("*.png"))))
+    model = save(provenance={"training": {"sample": digests}})
     assert "learnt by heart stay hidden" in _printed(capsys, data, model=model)
+    others = save(provenance={"training": {"sample": [digests[3], "f" * 64]}})  # one copy of what it was trained on
+    assert "learnt by heart" not in _printed(capsys, data, model=others)
 
 
 def test_what_makes_no_sense_with_a_model_is_one_sentence(save, folder: Path, tmp_path: Path) -> None:
