@@ -20,8 +20,9 @@ def from_table(path: Path, task: str | None = None, targets: Sequence[str] | Non
     """A CSV or Parquet file with `image`, and `label`, `labels` or numbers. `targets`: which columns are numbers."""
     table = read_table(path)
     if "image" not in table.columns:
-        names = ", ".join(table.columns) or "none"
-        raise VitrailError(f"{shown(path)} has no column 'image' with the paths of the images; its columns: {names}")
+        raise VitrailError(
+            f"{shown(path)} has no column 'image' with the paths of the images; its columns: {table.column_names()}"
+        )
     if not len(table):
         raise VitrailError(f"{shown(path)} has no rows below its column names")
     _check_cells(table)

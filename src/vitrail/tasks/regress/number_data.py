@@ -40,14 +40,15 @@ class NumberData(TaskData):
         name, free = shown(table.path), [column for column in table.columns if column not in RESERVED]
         unknown = [column for column in chosen or () if column not in table.columns]
         if unknown:
-            raise VitrailError(f"{name} has no column {unknown[0]!r}; its columns: {', '.join(table.columns)}")
+            raise VitrailError(f"{name} has no column {unknown[0]!r}; its columns: {table.column_names()}")
         numeric = [column for column in free if is_numeric(table.columns[column])]
         if chosen is None and "label" in table.columns and (not numeric or is_numeric(table.columns["label"])):
             chosen = ["label"]  # named so on purpose, unless it holds words and others hold numbers
         columns = list(chosen or numeric)
         if not columns:
-            every = ", ".join(table.columns)
-            raise VitrailError(f"{name} has no column 'label', 'labels' or of numbers to learn; its columns: {every}")
+            raise VitrailError(
+                f"{name} has no column 'label', 'labels' or of numbers to learn; its columns: {table.column_names()}"
+            )
         for column in columns:
             _check_numbers(table, column)
         values = [tuple(float(table.columns[column][row]) for column in columns) for row in range(len(table))]

@@ -11,6 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.text import listing, nfc, shown
 
 RESERVED = ("image", "label", "labels", "split", "group")
+MOST_NAMES = 20  # of columns in a sentence
 
 
 @dataclass
@@ -29,6 +30,10 @@ class Table:
         """`line 3` or `lines 3, 7, 9 and 12 more`."""
         unit = self.unit if len(rows) == 1 else self.unit + "s"
         return f"{unit} {listing([self.lines[row] for row in rows])}"
+
+    def column_names(self) -> str:
+        """To print: in one line, and of many the first."""
+        return shown(listing(list(self.columns), MOST_NAMES)) or "none"
 
     def check_labelled(self, task: str) -> None:
         """Refuse a table without labels, and one that names them in two columns."""
