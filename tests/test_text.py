@@ -7,6 +7,8 @@ import os
 import unicodedata
 from pathlib import Path
 
+from vitrail.errors import VitrailError
+from vitrail.storage import Missing
 from vitrail.text import counted, harmless, json_text, listing, natural, nfc, shown
 
 
@@ -48,6 +50,13 @@ def test_text_for_a_terminal_keeps_its_lines_and_letters() -> None:
     assert harmless(text) == text
     for letter in ("\x1b", "\x9b", "\r", "\x07", "\x7f", "\u202e", "\u2066", "\ud800", "\udcff", "\u2028"):
         assert harmless(f"a{letter}[31mb") == "a\N{REPLACEMENT CHARACTER}[31mb"
+
+
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
+    for quoted in ("a\nb", "a\r\nb", "a\tb", "a\x0bb", "a\x85b", "a\u2028b", "a\u2029\nb"):
+        assert str(VitrailError(f"there is no column {quoted}")) == "there is no column a b"
+    assert str(VitrailError("two  spaces and \x1b[31m")) == "two  spaces and \N{REPLACEMENT CHARACTER}[31m"
+    assert str(Missing("a\nb.png", "is not there")) == "a b.png is not there"
 
 
 def test_json_for_a_terminal_is_the_same_json() -> None:

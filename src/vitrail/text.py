@@ -16,6 +16,7 @@ _LONGEST = 1000  # digits of a number; beyond, it is a name, and Python would re
 # Control characters but for the end of a line and the tab, which a terminal obeys; those that turn the direction of
 # writing around; and halves of characters, which no encoding has. What joins letters and emoji stays.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_BREAKS = re.compile("[\t-\r\x1c-\x1e\x85\u2028\u2029]+")  # where a line ends, and the tab
 
 
 def nfc(text: str) -> str:
@@ -47,6 +48,11 @@ def shown(path: str | Path, root: Path | None = None) -> str:
 def harmless(text: str) -> str:
     """Text for a terminal, in lines: what it would obey, or fail to encode, is replaced."""
     return _HARMFUL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def one_line(text: str) -> str:
+    """The same in one line, and harmless to a terminal."""
+    return harmless(_BREAKS.sub(" ", text))
 
 
 def json_text(value: Any, indent: int | None = None, encoding: str = "utf-8") -> str:
