@@ -60,6 +60,12 @@ class Source:
     notes: tuple[str, ...] = ()  # what was done to the tensors, a sentence each
     unwrapped: tuple[str, ...] = ()  # the entries and prefixes that the tensors were found under
 
+    @property
+    def model_type(self) -> str:
+        """What config.json calls the network; "" where it gives no name."""
+        written = self.config.get("model_type")
+        return written if isinstance(written, str) else ""
+
 
 def read(path: Path, name: str) -> Source:
     """Read a weight file, or a folder that holds one."""

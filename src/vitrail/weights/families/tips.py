@@ -43,7 +43,7 @@ def recognises(source: Source) -> bool:
         return True
     registers = source.tensors.get("register_tokens")
     one = registers is not None and registers.dim() == 3 and registers.shape[1] == 1  # DINOv2 has four
-    return "patch_embed.proj.weight" in source.tensors and (one or source.config.get("model_type") in TYPES)
+    return "patch_embed.proj.weight" in source.tensors and (one or source.model_type in TYPES)
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:

@@ -95,7 +95,7 @@ def recognises(source: Source) -> bool:
     if not any(name.endswith(f"{PATCHES}.weight") for name in source.tensors):
         return False
     tables = any(name.endswith(("relative_position_bias_table", ".lambda_1")) for name in source.tensors)
-    return tables or source.config.get("model_type") in TYPES
+    return tables or source.model_type in TYPES
 
 
 def convert(source: Source, settings: Mapping[str, Any]) -> Foreign:
