@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -134,9 +135,14 @@ def test_another_size_is_prepared_when_it_comes(
 
 
 def test_a_damaged_graph_is_made_again(
-    backend: GraphBackend, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    backend: GraphBackend, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also one whose bytes are whole, and which the runtime does not take."""
+    own = tmp_path / backend.cache.folder.relative_to(os.environ["VITRAIL_CACHE"])
+    shutil.copytree(backend.cache.folder, own)  # tests in another process read and mend the shared ones
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    backend = load_backend(backend.name, checkpoint_of("classify"), precision="fp32")
+    assert backend.cache.folder == own
     (path,) = backend.cache.folder.glob(f"{backend.graph_format}-32x32*")
     whole = path.read_bytes()
     parts = backend.cache.read(f"{backend.graph_format}-32x32")
