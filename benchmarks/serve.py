@@ -1,6 +1,7 @@
 """What `vitrail serve` makes of a model: many clients against the engine alone, and how soon a first map is there.
 
     python benchmarks/serve.py            S/16, 32 clients, three rounds: some minutes on 2 cores
+    python benchmarks/serve.py --engine openvino --precision bf16
     python benchmarks/serve.py --quick    a few requests, to see that it runs
 
 The engine alone is `vitrail.Predictor` on the same files in a process of its own: it decodes in threads and runs full
@@ -8,17 +9,17 @@ batches, without a network in between. It and the server take turns, each in a f
 machine; what counts is the ratio of a round. The clients run on the same cores as the server, and cost it something.
 
 Every image has an answer that is known beforehand and that no other image has, so an answer that went to the wrong
-client would be counted. The table is written to benchmarks/results/serve.md.
+client would be counted. The section of the engine is written to benchmarks/results/serve.md. int8 is calibrated on the
+images themselves: what counts here is how fast it is.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import http.client
 import io
 import json
-import platform
+import os
 import signal
 import statistics
 import subprocess
@@ -27,6 +28,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,16 +38,17 @@ import torch
 from PIL import Image
 
 import vitrail
-from training.results import table_row
+from training.results import table_row, write_section
 from vitrail.data.loading.transforms import normalise
 from vitrail.inference.read_source import read_source
-from vitrail.model.precision import is_mixed
 from vitrail.weights.preprocessing import Preprocessing
 
 RESULTS = Path(__file__).parent / "results" / "serve.md"
+HEADING = "# What the server makes of the model\n\nEach section says when, where and by which command.\n"
 IMAGES = 128  # different ones
 CLASSES = 8
 CLOSE = 3e-4  # of a probability: between two runs of one image in different batches; images differ by much more
+CLOSE_IN_GRAPHS = 0.03  # a graph rounds otherwise where another batch size is compiled otherwise
 LOOKS = 30
 
 
@@ -82,11 +85,11 @@ def make_images(folder: Path, count: int) -> list[bytes]:
 # ---- the engine alone, in a process of its own
 
 
-def engine(model: Path, folder: Path, number: int) -> None:
-    """Prints the rate of the predictor, the time of one forward pass, and the answers."""
+def engine(model: Path, folder: Path, number: int, engine_options: dict[str, Any]) -> None:
+    """Prints the rate of the predictor, the time of one forward pass by torch, and the answers."""
     checkpoint = vitrail.load(model)
     images = [(folder / f"{place}.jpg").read_bytes() for place in range(len(list(folder.glob("*.jpg"))))]
-    predictor = vitrail.Predictor(checkpoint)
+    predictor = vitrail.Predictor(model, **engine_options)
     answers = [one.answer for one in predictor.predict(images, CLASSES)]
     started = time.perf_counter()
     for _ in predictor.predict(images[place % len(images)] for place in range(number)):
@@ -102,10 +105,15 @@ def engine(model: Path, folder: Path, number: int) -> None:
     print(json.dumps({"rate": rate, "forward": statistics.median(passes), "answers": answers}))
 
 
-def run_engine(model: Path, folder: Path, number: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--engine", str(model), str(folder), str(number)]
-    result: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def run_engine(model: Path, folder: Path, number: int, options: Sequence[str] = ()) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--alone", str(model), str(folder), str(number), *options]
+    result: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     return result
+
+
+def engine_words(arguments: argparse.Namespace, folder: Path) -> list[str]:
+    """The options of the engine, for `vitrail serve` and for the engine alone."""
+    return ["--engine", arguments.engine, "--precision", arguments.precision, "--calibration", str(folder)]
 
 
 # ---- the server and its clients
@@ -123,8 +131,14 @@ class Tally:
 
 
 class Server:
-    def __init__(self, model: Path, environment: dict[str, str] | None = None, stderr: int | None = None) -> None:
-        command = [sys.executable, "-m", "vitrail", "serve", str(model), "--port", "0"]
+    def __init__(
+        self,
+        model: Path,
+        environment: dict[str, str] | None = None,
+        stderr: int | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        command = [sys.executable, "-m", "vitrail", "serve", str(model), "--port", "0", *options]
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().rstrip().rstrip("/").rpartition(":")[2])
@@ -148,7 +162,14 @@ def body_of(image: bytes) -> bytes:
     return head + image + b"\r\n--edge--\r\n"
 
 
-def load(port: int, images: list[bytes], answers: list[dict[str, Any]] | None, clients: int, each: int) -> Tally:
+def load(
+    port: int,
+    images: list[bytes],
+    answers: list[dict[str, Any]] | None,
+    clients: int,
+    each: int,
+    close: float = CLOSE,
+) -> Tally:
     """Every client asks `each` times, one request after the other on one connection. None: answers are not compared."""
     bodies, tally, lock = [body_of(image) for image in images], Tally(), threading.Lock()
 
@@ -172,7 +193,7 @@ def load(port: int, images: list[bytes], answers: list[dict[str, Any]] | None, c
                 if response.status == 200:
                     tally.seconds.append(time.perf_counter() - started)
                     if answers is not None:
-                        tally.wrong += not same(json.loads(body)["results"][0], answers[place])
+                        tally.wrong += not same(json.loads(body)["results"][0], answers[place], close)
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     started = time.perf_counter()
@@ -184,9 +205,9 @@ def load(port: int, images: list[bytes], answers: list[dict[str, Any]] | None, c
     return tally
 
 
-def same(answer: dict[str, Any], expected: dict[str, Any]) -> bool:
+def same(answer: dict[str, Any], expected: dict[str, Any], close: float) -> bool:
     ours, theirs = ({one["label"]: one["probability"] for one in each["top"]} for each in (answer, expected))
-    return ours.keys() == theirs.keys() and all(abs(ours[label] - theirs[label]) < CLOSE for label in ours)
+    return ours.keys() == theirs.keys() and all(abs(ours[label] - theirs[label]) < close for label in ours)
 
 
 def looks(port: int, images: list[bytes], number: int) -> list[float]:
@@ -216,43 +237,53 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--each", type=int, default=40, help="requests a client")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--engine", nargs=3, metavar=("MODEL", "FOLDER", "NUMBER"), help=argparse.SUPPRESS)
+    parser.add_argument("--engine", default="torch", help="as of vitrail serve")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--calibration", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", nargs=3, metavar=("MODEL", "FOLDER", "NUMBER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.engine:
-        engine(Path(arguments.engine[0]), Path(arguments.engine[1]), int(arguments.engine[2]))
+    if arguments.alone:
+        names = ("engine", "precision", "calibration")
+        options = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
+        engine(Path(arguments.alone[0]), Path(arguments.alone[1]), int(arguments.alone[2]), options)
         return
     if arguments.quick:
         arguments.clients, arguments.each, arguments.rounds = 4, 3, 1
     with tempfile.TemporaryDirectory() as temporary:
+        os.environ["VITRAIL_CACHE"] = str(Path(temporary, "cache"))
         lines = measured(Path(temporary), arguments)
-    print("\n".join(lines))
-    if not arguments.quick:
-        RESULTS.write_text("\n".join(lines) + "\n")
+    if arguments.quick:
+        print("\n".join(lines))
+    else:
+        write_section(RESULTS, f"{arguments.engine}, {arguments.precision}", lines, ("torch", "openvino"), HEADING)
 
 
 def measured(folder: Path, arguments: argparse.Namespace) -> list[str]:
-    model, number = folder / "model.safetensors", arguments.clients * arguments.each
+    model, number, photos = folder / "model.safetensors", arguments.clients * arguments.each, folder / "photos"
     save_model(model)
-    images = make_images(folder, 8 if arguments.quick else IMAGES)
+    photos.mkdir()
+    images = make_images(photos, 8 if arguments.quick else IMAGES)
+    options = engine_words(arguments, photos)
+    close = CLOSE if arguments.engine == "torch" else CLOSE_IN_GRAPHS
     alone, rounds, seconds, memory = [], [], [], "?"
     for _ in range(arguments.rounds):
-        alone.append(run_engine(model, folder, number))
-        check_apart(alone[0]["answers"])
-        server = Server(model)
+        alone.append(run_engine(model, photos, number, options))
+        check_apart(alone[0]["answers"], close)
+        server = Server(model, options=options)
         seconds += looks(server.port, images, 5 if arguments.quick else LOOKS)
-        rounds.append(load(server.port, images, alone[0]["answers"], arguments.clients, arguments.each))
+        rounds.append(load(server.port, images, alone[0]["answers"], arguments.clients, arguments.each, close))
         memory = server.memory()
         server.stop()
         print(f"alone {alone[-1]['rate']:.1f}, served {rounds[-1].statuses[200] / rounds[-1].whole:.1f}", flush=True)
-    server = Server(model)
-    crowd = load(server.port, images, alone[0]["answers"], 8 * arguments.clients, max(1, arguments.each // 8))
+    server = Server(model, options=options)
+    crowd = load(server.port, images, alone[0]["answers"], 8 * arguments.clients, max(1, arguments.each // 8), close)
     server.stop()
     return table(arguments, alone, rounds, crowd, seconds, memory)
 
 
-def check_apart(answers: list[dict[str, Any]]) -> None:
+def check_apart(answers: list[dict[str, Any]], close: float) -> None:
     for place, answer in enumerate(answers):
-        assert not any(same(answer, other) for other in answers[:place]), "two images have the same answer"
+        assert not any(same(answer, other, close) for other in answers[:place]), "two images have the same answer"
 
 
 def table(
@@ -268,12 +299,8 @@ def table(
     forward, everyone = min(one["forward"] for one in alone), [*rounds, crowd]
     first, late = statistics.median(seconds), percentile(seconds, 0.95)
     return [
-        "# What the server makes of the model",
-        "",
-        f"{datetime.date.today()}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}. "
-        f"`python benchmarks/serve.py --rounds {arguments.rounds} --each {arguments.each}`: S/16 at 224 px,",
-        f"{'bfloat16' if is_mixed('cpu', 'auto') else 'float32'}, JPEGs of 400 x 300 pixels. "
-        "Clients, server and model share the same cores.",
+        f"S/16 at 224 px, JPEGs of 400 x 300 pixels, {torch.get_num_threads()} threads. Clients, server and model "
+        "share the same cores.",
         "",
         "| | requests | images a second | median | 99 % below | refused (503) | lost or failed | wrong |",
         "|---|---|---|---|---|---|---|---|",
@@ -289,8 +316,8 @@ def table(
         "",
         f"First map: {1000 * first:.0f} ms in the median, {1000 * late:.0f} ms for 95 % of {len(seconds)} pictures, "
         "from sending one to holding its answer and",
-        f"all maps of the last block. A forward pass of one picture takes {1000 * forward:.0f} ms; twice that and "
-        f"100 ms are {1000 * (2 * forward + 0.1):.0f} ms.",
+        f"all maps of the last block. A forward pass of one picture by torch in float32 takes {1000 * forward:.0f} ms; "
+        f"twice that and 100 ms are {1000 * (2 * forward + 0.1):.0f} ms.",
     ]
 
 
