@@ -95,8 +95,9 @@ def main() -> None:
             merged = merged_tokens(weights) if weights.trained or merged is None else merged
             contenders = [one for one in all_contenders(weights, merged) if wanted(one.name, options.only)]
             with contextlib.ExitStack() as stack:
-                contenders = list(started(stack, contenders, weights))
-                for batch in map(int, options.batch.split(",")):
+                batches = [int(size) for size in options.batch.split(",")]
+                contenders = list(started(stack, contenders, weights, batches[0]))
+                for batch in batches:
                     contenders = measure(contenders, batch, options.rounds, options.seconds)
                     sections.append(section(weights, contenders, batch, merged))
                     print(sections[-1], flush=True)
@@ -185,15 +186,17 @@ def ours(weights: Weights, engine: str, precision: str, merged: int) -> Contende
     return Contender(name, True, COMMAND, {**settings, "calibration": str(weights.labelled), "merge_tokens": merged})
 
 
-def started(stack: contextlib.ExitStack, contenders: Sequence[Contender], weights: Weights) -> Iterator[Contender]:
-    """Those that can run; the others are said."""
+def started(
+    stack: contextlib.ExitStack, contenders: Sequence[Contender], weights: Weights, batch: int
+) -> Iterator[Contender]:
+    """Those that can run, with their outputs in batches of that size; the others are said."""
     for contender in contenders:
         try:
             contender.worker = WorkerProcess(command=contender.command, **contender.settings)
             stack.callback(contender.worker.close)
             if weights.trained:
                 path = weights.pictures.with_name("outputs.npy")
-                contender.worker.ask("outputs", path=str(path))
+                contender.worker.ask("outputs", path=str(path), batch=batch)
                 contender.outputs = np.load(path)
         except VitrailError as error:
             print(f"{weights.name}: {contender.name} is left out: {error}", file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import vitrail
@@ -15,6 +16,7 @@ from vitrail.inference.auto.candidates import Candidate
 from vitrail.inference.bench import contenders
 from vitrail.inference.bench.bench_process import WorkerProcess
 from vitrail.inference.bench.bench_text import machine_line
+from vitrail.inference.bench.bench_worker import Worker
 from vitrail.inference.bench.measure import Measured
 from vitrail.report.pages.bench_chart import bench_chart
 
@@ -55,6 +57,37 @@ def test_a_worker_that_dies_costs_its_own_rows(save, monkeypatch):
     result = measured(save(), engines="torch:fp32", batch=[1, 2], rounds=2, calibration=None, merge_tokens=0)
     assert [(row["batch"], row["rounds"]) for row in result.rows] == [(1, 1)]
     assert any("torch in fp32 ended in batches of 2: " in note for note in result.notes), result.notes
+
+
+def test_outputs_come_in_batches_that_are_measured_and_no_others(tmp_path):
+    """OpenVINO keeps fast graphs for the first sizes that come: a rest of another size would take the place of one."""
+    np.save(tmp_path / "pictures.npy", np.arange(10 * 3, dtype=np.float32).reshape(10, 3, 1, 1))
+    sizes = []
+
+    def forward(images):
+        sizes.append(len(images))
+        return images.flatten(1) * 2
+
+    worker = Worker(forward, str(tmp_path / "pictures.npy"))
+    worker.outputs(str(tmp_path / "outputs.npy"), batch=4)
+    assert sizes == [4, 4, 4]
+    assert (np.load(tmp_path / "outputs.npy") == 2 * np.arange(30).reshape(10, 3)).all()
+
+
+def test_a_process_has_as_many_batch_sizes_as_graphs_of_their_own(save, monkeypatch):
+    asked, ask = [], WorkerProcess.ask
+
+    def note(worker, do, **settings):
+        asked.append((id(worker), do, settings["batch"]))
+        return ask(worker, do, **settings)
+
+    monkeypatch.setattr(WorkerProcess, "ask", note)
+    result = measured(save(), engines="openvino:fp32", batch=[3, 1, 2], rounds=1, calibration=None, merge_tokens=0)
+    assert sorted(row["batch"] for row in result.rows) == [1, 2, 3]
+    by_process = {}
+    for worker, _, batch in asked:
+        by_process.setdefault(worker, set()).add(batch)
+    assert sorted(map(sorted, by_process.values())) == [[1, 2], [3]]
 
 
 def test_a_row_is_counted_by_hand():

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Forward: TypeAlias = "Callable[[Tensor], Tensor]"  # normalised (B, C, h, w) -> outputs (B, ...)
 
 LEAST_RUNS, MOST_RUNS = 3, 1000  # in one turn
-OUTPUTS_BATCH = 10
 WARM_RUNS = 2
 
 
@@ -90,16 +89,18 @@ class Worker:
             times.append(time.perf_counter() - before)
         return {"seconds": times}
 
-    def outputs(self, path: str) -> dict[str, Any]:
-        """Write the outputs of all pictures, (n, ...), as .npy."""
+    def outputs(self, path: str, batch: int) -> dict[str, Any]:
+        """Write the outputs of all pictures, (n, ...), as .npy. They run in batches of a size that is measured, the
+        last one filled up: an engine may keep graphs for the first sizes that come, and none for later ones."""
         import numpy as np
         import torch
 
+        count = len(self.pictures)
         parts = [
-            self.forward(torch.from_numpy(np.array(self.pictures[start : start + OUTPUTS_BATCH]))).numpy()
-            for start in range(0, len(self.pictures), OUTPUTS_BATCH)
+            self.forward(torch.from_numpy(self.pictures[np.arange(start, start + batch) % count])).numpy()
+            for start in range(0, count, batch)
         ]
-        np.save(path, np.concatenate(parts))
+        np.save(path, np.concatenate(parts)[:count])
         return {"written": path}
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 from vitrail.inference.auto.candidates import NEEDS, Candidate
 from vitrail.inference.auto.compare import compare
+from vitrail.inference.backends.openvino_run import MOST_FIXED
 from vitrail.inference.backends.torch_backend import TorchBackend
 from vitrail.inference.bench.bench_process import WorkerProcess
 from vitrail.inference.bench.contenders import choose_contenders
@@ -140,7 +141,7 @@ class Bench:
         return [entry.row(2 * each, self.peak.operations[0]) for entry in done]
 
     def _start(self, stack: contextlib.ExitStack) -> Iterator[tuple[WorkerProcess, Measured]]:
-        """Each engine's process, once for every batch size; what cannot run is noted."""
+        """Each engine's processes, once for every batch size; what cannot run is noted."""
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         pixels = self.engine.processor.transform([image.pixels for image in self.images], torch.device("cpu"))
         np.save(folder / "pictures.npy", pixels.numpy())
@@ -150,18 +151,24 @@ class Bench:
                 try:
                     if candidate.engine in NEEDS:  # traced and kept by another, so that its memory is not in this one
                         self._load(candidate, folder).close()
-                    worker = self._load(candidate, folder)
-                    stack.callback(worker.close)
-                    worker.ask("outputs", path=str(folder / "outputs.npy"))
-                    given = self._decoded(torch.from_numpy(np.load(folder / "outputs.npy")))
-                    agreement = compare(self.engine, expected, given).share
-                    for batch in sorted(set(self.plan.batches)):
-                        peak = worker.ask("warm_up", batch=batch)["peak_bytes"]
-                        self._measured.append(Measured(candidate, batch, agreement, peak))
-                        yield worker, self._measured[-1]
+                    for batches in self._batches():
+                        worker = self._load(candidate, folder)
+                        stack.callback(worker.close)
+                        worker.ask("outputs", path=str(folder / "outputs.npy"), batch=batches[0])
+                        given = self._decoded(torch.from_numpy(np.load(folder / "outputs.npy")))
+                        agreement = compare(self.engine, expected, given).share
+                        for batch in batches:
+                            peak = worker.ask("warm_up", batch=batch)["peak_bytes"]
+                            self._measured.append(Measured(candidate, batch, agreement, peak))
+                            yield worker, self._measured[-1]
                 except VitrailError as error:
                     self.notes.append(f"{candidate} is left out: {error}")
                 bar.step()
+
+    def _batches(self) -> list[list[int]]:
+        """The batch sizes of each process: as many as OpenVINO keeps a graph of their own for."""
+        sizes = sorted(set(self.plan.batches))
+        return [sizes[start : start + MOST_FIXED] for start in range(0, len(sizes), MOST_FIXED)]
 
     def _load(self, candidate: Candidate, folder: Path) -> WorkerProcess:
         calibration = self.plan.calibration
