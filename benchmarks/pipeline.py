@@ -46,7 +46,7 @@ def main() -> None:
     arguments.add_argument("--model", default="S/16", help="a preset, or a model file")
     arguments.add_argument("--engines", default="torch:auto,openvino:auto,onnxruntime:auto", help="with a precision")
     arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--workers", type=int, default=2, help="threads that decode, as predict takes them")
+    arguments.add_argument("--workers", type=int, nargs="*", default=[0], help="that decode; 0: as usual")
     arguments.add_argument("--jpegs", type=Path, help="a folder to make the JPEGs in, and to find them in next time")
     arguments.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
     options = arguments.parse_args()
@@ -55,7 +55,11 @@ def main() -> None:
         jpegs = options.jpegs or Path(folder, "jpegs")
         make_jpegs(options.photos, jpegs, options.images)
         model = model_file(options.model, Path(folder))
-        rows = {name: measure(name, model, jpegs, options) for name in options.engines.split(",")}
+        rows = {
+            (name, workers): measure(name, model, jpegs, options, workers)
+            for name in options.engines.split(",")
+            for workers in options.workers
+        }
     text = page(rows, options)
     print(text)
     if options.write:
@@ -81,8 +85,8 @@ def make_jpegs(photos: Path, folder: Path, count: int) -> None:
         picture.resize(size, Image.Resampling.BICUBIC).save(file, quality=QUALITY)
 
 
-def measure(name: str, model: Path, jpegs: Path, options: argparse.Namespace) -> list[dict[str, float]]:
-    """The rounds of one engine, in a process of its own."""
+def measure(name: str, model: Path, jpegs: Path, options: argparse.Namespace, workers: int) -> list[dict[str, float]]:
+    """The rounds of one engine with so many threads that decode, in a process of its own."""
     engine, _, precision = name.partition(":")
     settings = {
         "model": str(model),
@@ -90,14 +94,14 @@ def measure(name: str, model: Path, jpegs: Path, options: argparse.Namespace) ->
         "images": options.images,
         "engine": engine,
         "precision": precision or "auto",
-        "workers": options.workers,
+        "workers": workers or None,
         "rounds": options.rounds,
     }
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.pipeline", WORKER, json.dumps(settings)], stdout=subprocess.PIPE, check=True
     )
     rounds: list[dict[str, float]] = json.loads(done.stdout)
-    print(name, json.dumps(rounds), file=sys.stderr, flush=True)
+    print(name, workers, json.dumps(rounds), file=sys.stderr, flush=True)
     return rounds
 
 
@@ -132,10 +136,11 @@ def bare(predictor: Any, paths: Sequence[Path]) -> float:
 
 def decode(predictor: Any, paths: Sequence[Path]) -> float:
     from vitrail.inference.prefetch import prefetch
+    from vitrail.threads import usable_cores
 
     some = paths[: max(200, len(paths) // 5)]
     started = time.perf_counter()
-    for _ in prefetch(predictor.engine.read, some, len(os.sched_getaffinity(0)), 64):
+    for _ in prefetch(predictor.engine.read, some, usable_cores(), 64):
         pass
     return len(some) / (time.perf_counter() - started)
 
@@ -151,8 +156,9 @@ def whole(predictor: Any, paths: Sequence[Path]) -> float:
     return len(paths) / (time.perf_counter() - started)
 
 
-def page(rows: dict[str, list[dict[str, float]]], options: argparse.Namespace) -> str:
+def page(rows: dict[tuple[str, int], list[dict[str, float]]], options: argparse.Namespace) -> str:
     from vitrail.inference.bench.bench_text import machine_line
+    from vitrail.threads import usable_cores
 
     today = datetime.datetime.now(tz=datetime.UTC).date()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "openvino", "pillow"))
@@ -161,26 +167,27 @@ def page(rows: dict[str, list[dict[str, float]]], options: argparse.Namespace) -
         "",
         f"{today}, {machine_line()}, {versions}. {options.images:,} JPEGs, longer side {LONG_SIDE} px, quality "
         f"{QUALITY}; {model_name(options.model)} at 224 px;",
-        f"{options.workers} threads decode. `python -m benchmarks.pipeline PHOTOS --images {options.images} --engines "
-        f"{options.engines} --rounds {options.rounds}`",
+        f"`python -m benchmarks.pipeline PHOTOS --images {options.images} --engines {options.engines} --rounds "
+        f"{options.rounds} --workers {' '.join(map(str, options.workers))}`",
         "",
         "Images a second, medians of the rounds. *bare*: the engine alone on batches in memory, with all cores.",
         "*decode*: reading and preparing the files alone, with all cores. *whole*: from files to rows. *possible* is",
         "1 / (1 / bare + 1 / decode): both need the same cores, and no program can do more work than there are cores",
         "for. whole / bare reaches 0.95 only where decoding is less than a twentieth of the work, or where the engine",
-        "leaves a core idle; whole / possible is what our own machinery loses.",
+        "leaves a core idle; whole / possible is what our own machinery loses. *decoders*: threads that decode;",
+        f"'usual' is what `predict` takes, one a core, here {usable_cores()}.",
         "",
-        "| engine | bare | decode | whole | possible | whole / bare | whole / possible |",
-        "|---|---|---|---|---|---|---|",
+        "| engine | decoders | bare | decode | whole | possible | whole / bare | whole / possible |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name, rounds in rows.items():
+    for (name, workers), rounds in rows.items():
         figures = {key: statistics.median(one[key] for one in rounds) for key in ("bare", "decode", "whole")}
         possible = [1 / (1 / one["bare"] + 1 / one["decode"]) for one in rounds]
         to_bare = statistics.median(one["whole"] / one["bare"] for one in rounds)
         to_possible = statistics.median(one["whole"] / best for one, best in zip(rounds, possible, strict=True))
         lines.append(
-            f"| {name} | {figures['bare']:.1f} | {figures['decode']:.1f} | {figures['whole']:.1f} | "
-            f"{statistics.median(possible):.1f} | {to_bare:.3f} | {to_possible:.3f} |"
+            f"| {name} | {workers or 'usual'} | {figures['bare']:.1f} | {figures['decode']:.1f} | "
+            f"{figures['whole']:.1f} | {statistics.median(possible):.1f} | {to_bare:.3f} | {to_possible:.3f} |"
         )
     return "\n".join([*lines, ""])
 

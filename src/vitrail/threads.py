@@ -15,12 +15,17 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
+def usable_cores() -> int:
+    """Cores that this process may use: fewer than the machine has in a container or under `taskset`."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def in_threads(
     work: Callable[[A], B], items: Sequence[A], workers: int | None = None, progress: Progress | None = None
 ) -> list[B]:
     """`work` on each of the items; the results are in their order."""
     results: list[B] = []
-    workers = workers or min(8, os.cpu_count() or 1)
+    workers = workers or min(8, usable_cores())
     size = max(1, min(_BATCH, len(items) // (2 * workers)))  # few items are shared out too
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail")

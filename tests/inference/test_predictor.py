@@ -96,6 +96,13 @@ def test_order_is_kept_with_two_workers(
     assert len(threads) >= 2
 
 
+def test_as_many_threads_decode_as_the_network_has(save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    assert Predictor(model).workers == 5
+    assert Predictor(model, workers=3).workers == 3
+
+
 def test_an_unreadable_one_stands_in_its_place(save: Callable[..., Path], picture: Callable[..., Image.Image]) -> None:
     sources = [picture(0), b"nothing", "nowhere.png", picture(1), b""]
     predictions = list(Predictor(vitrail.load(save()), batch_size=2).predict(sources, top=1))

@@ -13,6 +13,7 @@ from vitrail.inference.running_options import AnsweringOptions
 from vitrail.option_types import count, port, positive
 from vitrail.options import Option, takes_options
 from vitrail.serving.decoding.served_formats import FORMATS, OTHER_FORMATS
+from vitrail.threads import usable_cores
 
 AUTO = "auto"  # as a token: generate one
 
@@ -137,7 +138,7 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
             served.use_fast_decode()
         found_in = None if options["index"] is None else ServedIndex(options["index"], engine)
         hosts = frozenset(name.lower() for name in [options["host"], *options["allow_host"]])
-        runner = JobRunner(served, limits, options["workers"])
+        runner = JobRunner(served, limits, options["workers"] or usable_cores())
         access = AccessPolicy(token, hosts, frozenset(options["allow_origin"]))
         app = create_app(runner, access, sample_files, found_in)
         asyncio.run(run_server(app, runner, listener))

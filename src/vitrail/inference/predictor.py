@@ -19,6 +19,7 @@ from vitrail.inference.read_source import Source
 from vitrail.inference.read_source import name_of as name_of  # who writes rows names them as errors do
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.options import takes_options
+from vitrail.threads import usable_cores
 
 if TYPE_CHECKING:  # a start with a kept graph does without torch
     from torch import Tensor
@@ -67,13 +68,13 @@ class Predictor:
         )
         if options["fast_decode"]:
             self.engine = self.engine.with_fast_decode()
-        self.workers = options["workers"]
+        self.workers = options["workers"] or usual_workers(self.engine)
 
     @classmethod
-    def of_cached(cls, engine: CachedEngine, workers: int) -> Predictor:
+    def of_cached(cls, engine: CachedEngine, workers: int | None) -> Predictor:
         """One whose model was not loaded: `predict` is all that it can do."""
         predictor = cls.__new__(cls)
-        predictor.engine, predictor.workers = cast("Engine", engine), workers
+        predictor.engine, predictor.workers = cast("Engine", engine), workers or usable_cores()
         return predictor
 
     @property
@@ -144,6 +145,14 @@ class Predictor:
         pooled = None if self.engine.familiarity is None else pooled
         outputs = iter(self.engine.outputs(images, decode, pooled) if images else ())
         return [(source, next(outputs) if isinstance(image, ModelInput) else image) for (_, source), image in batch]
+
+
+def usual_workers(engine: Engine) -> int:
+    """Threads that decode: one for each of the network's. They use the cores by turns, and where both are as many none
+    of the cores is idle while the network waits for its slowest thread (benchmarks/results/pipeline.md)."""
+    import torch
+
+    return torch.get_num_threads() if engine.backend.device.type == "cpu" else usable_cores()
 
 
 def numbered(sources: Iterable[Source | Pause]) -> Iterator[Numbered | Pause]:

@@ -63,7 +63,10 @@ class RunningOptions(DeviceOptions, total=False):
     batch_size: Annotated[
         int | None, _running("images at once", metavar="N", parse=count, unset="by the model's number of tokens")
     ]
-    workers: Annotated[int, _running("images decoded at a time", metavar="N", parse=count, default=2)]
+    workers: Annotated[
+        int | None,
+        _running("images decoded at a time", metavar="N", parse=count, unset="one a core"),
+    ]
 
 
 class AnsweringOptions(RunningOptions, total=False):

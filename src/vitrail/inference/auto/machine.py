@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.inference.backends.graph_cache import versions
+from vitrail.threads import usable_cores
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")  # of the environment
 CPUINFO = Path("/proc/cpuinfo")
@@ -42,7 +43,7 @@ def machine_without_torch() -> dict[str, Any]:
     return {
         "cpu": name,
         "instructions": " ".join(instructions),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),  # holds torch and OpenVINO below what the CPU has
         "versions": versions(),
     }

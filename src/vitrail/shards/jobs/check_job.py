@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitrail.images.stored_image import StoredImage
 from vitrail.shards.shard_job import RowsWorker, ShardJob
+from vitrail.threads import usable_cores
 
 if TYPE_CHECKING:
     from vitrail.data.checks.examine import Examined
@@ -43,14 +44,12 @@ class CheckWorker(RowsWorker):
         self.identity = {"fast": job.fast, "max_pixels": job.max_pixels, "versions": versions}
 
     def rows(self, images: Sequence[StoredImage]) -> Iterator[Mapping[str, Any]]:
-        import os
-
         from vitrail.data.checks.examine import examine
         from vitrail.images.decode_limits import limit_decoding
         from vitrail.inference.prefetch import Pause, prefetch
 
         job = self._check
-        workers = job.workers or min(8, os.cpu_count() or 1)
+        workers = job.workers or min(8, usable_cores())
         looks = prefetch(lambda image: examine(image, job.fast), images, workers, AHEAD)
         with limit_decoding(job.max_pixels), contextlib.closing(looks):
             for look in looks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vitrail.images.stored_image import StoredImage
 from vitrail.inference.running_options import AnsweringOptions
 from vitrail.shards.shard_job import RowsWorker, ShardJob
+from vitrail.threads import usable_cores
 
 if TYPE_CHECKING:
     from vitrail.inference.engine import Engine
@@ -80,7 +80,7 @@ def use_threads(threads: int) -> None:
 
 def usual_processes(engine: Engine) -> int:
     """One a core, as each has one thread. Not too many, for each has a model."""
-    return 1 if engine.backend.device.type != "cpu" else min(MOST_PROCESSES, os.cpu_count() or 1)
+    return 1 if engine.backend.device.type != "cpu" else min(MOST_PROCESSES, usable_cores())
 
 
 def chosen_options(options: AnsweringOptions, engine: Engine) -> AnsweringOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from vitrail.tasks.dense_options import DenseOptions
 from vitrail.tasks.registry import task_class, task_for
 from vitrail.tasks.task import Task
 from vitrail.text import counted, shown
+from vitrail.threads import usable_cores
 from vitrail.training.choices.compatibility import check_balanced
 from vitrail.training.choices.facts import Facts
 from vitrail.training.run_context import Run
@@ -81,7 +81,7 @@ class TrainingData:
             channels=self.channels,
             labels=self.dataset.labels,
             task=self.dataset.task,
-            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            cores=usable_cores(),
             device=device,
             minutes=minutes,
             named=all(finding.kind != "unnamed-classes" for finding in self.dataset.findings),
