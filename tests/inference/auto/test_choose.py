@@ -343,7 +343,9 @@ def test_engines_take_turns() -> None:
     assert order == ["a", "b"] * 4 and set(seconds) == {"a", "b"}
 
 
-@pytest.mark.parametrize("command", ["predict", "evaluate", "serve"])
+@pytest.mark.parametrize(
+    "command", ["predict", "evaluate", "serve", "embed", "index", "search", "knn", "explore", "suggest"]
+)
 def test_every_command_takes_the_same_engines(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
