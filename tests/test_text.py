@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import unicodedata
 from pathlib import Path
 
 from vitrail.errors import VitrailError
 from vitrail.storage import Missing
-from vitrail.text import counted, harmless, json_text, listing, natural, nfc, shown
+from vitrail.text import counted, harmless, json_text, listing, natural, nfc, parsed_json, shown
 
 
 def test_numbers_sort_as_numbers() -> None:
     names = ["10", "2", "a10", "a9", "B1", "b", "1", "é", "a01", "a1", "Ä", "٣"]
     assert sorted(names, key=natural) == ["1", "2", "٣", "10", "a01", "a1", "a9", "a10", "b", "B1", "Ä", "é"]
+
+
+def test_a_number_beyond_64_bits_is_a_float() -> None:
+    assert parsed_json(f"[{2**64 - 1}, {-(2**63)}, 1e3]") == [2**64 - 1, -(2**63), 1000.0]
+    assert parsed_json("1" + "0" * 30) == 1e30 and parsed_json("-1" + "0" * 400) == -math.inf
+    assert parsed_json("9" * 5000) == math.inf  # json.loads would raise what is no JSONDecodeError
 
 
 def test_composed_and_decomposed_names_are_one() -> None:

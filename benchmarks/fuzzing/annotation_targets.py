@@ -41,7 +41,9 @@ def read_all(path: Path, layout: str | None = None, tasks: Iterable[str | None] 
 
 
 def coco(data: bytes, folder: Path) -> None:
-    pictures(folder, ("0.png", "1.png"))
+    """The second picture cannot be read, so that what is said of its size is believed."""
+    pictures(folder, ("0.png",))
+    (folder / "1.png").write_bytes(b"no picture")
     (folder / "a.json").write_bytes(data)
     read_all(folder / "a.json", tasks=(None, "segment"))
 

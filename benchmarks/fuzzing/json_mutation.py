@@ -10,6 +10,7 @@ from typing import Any
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**62, 2**63, 10**30, 0.5, -0.0, 1e-300, 1e308, float("nan"), float("inf")),
+    *(10**400, -(10**400), 10**3000, 10**4299),  # beyond every float; its square cannot be printed; nor what follows it
     *("", "a", "0", "\ud800", "\x1b[2J", "../..", "a\0b", "x" * 300, "9" * 300, [], {}, [[]], [{}], {"a": 1}),
 )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitrail.findings import Example, Finding, about_files
 from vitrail.images.exif import Corners, made_as_stored
+from vitrail.images.header_checks import MAX_SIDE
 from vitrail.images.headers import Header, Size, headers
 from vitrail.text import counted
 
@@ -76,7 +77,7 @@ def fit_to_images(images: Sequence[AnnotatedImage]) -> tuple[FittingImages, list
     for image, header in zip(images, headers([image.path for image in images]), strict=True):
         claimed = image.claimed
         if header is None:
-            fitting.append((image, Header(claimed or (0, 0))))
+            fitting.append((image, Header(claimed if claimed and max(claimed) <= MAX_SIDE else (0, 0))))
         elif claimed is None or claimed == header.size:
             fitting.append((image, Header(header.size)))
         elif made_as_stored(claimed, header.size, header.orientation):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _DIGITS = re.compile(r"(\d+)")
+_WHOLE = 20  # characters of a number of 64 bits
 _LONGEST = 1000  # digits of a number; beyond, it is a name, and Python would refuse to read it
 # Control characters but for the end of a line and the tab, which a terminal obeys; those that turn the direction of
 # writing around; and halves of characters, which no encoding has. What joins letters and emoji stays.
@@ -64,6 +65,12 @@ def json_text(value: Any, indent: int | None = None, encoding: str = "utf-8") ->
     except UnicodeEncodeError:
         return json.dumps(value, indent=indent)
     return text if _HARMFUL.search(text) is None else json.dumps(value, indent=indent)
+
+
+def parsed_json(text: str) -> Any:
+    """What a JSON text that others wrote says. A whole number of more than 64 bits is a float, infinite beyond all
+    floats, so that nothing that is computed from a number grows without measure."""
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= _WHOLE else float(digits))
 
 
 def listing(names: Sequence[object], limit: int = 3) -> str:

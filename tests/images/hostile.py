@@ -22,7 +22,7 @@ def tiff(*pages: Sequence[Field], data: bytes = b"") -> bytes:
                 out += struct.pack(f"<{len(values)}I", *values)
         struct.pack_into("<I", out, pointer, len(out))
         out += struct.pack("<H", len(fields))
-        for tag, values in sorted(fields):
+        for tag, values in sorted(fields, key=lambda field: field[0]):
             out += struct.pack("<HHII", tag, 4, len(values), outside[tag] if len(values) > 1 else values[0])
         pointer = len(out)
         out += struct.pack("<I", 0)
@@ -41,6 +41,24 @@ def tiff_of_one_tile(size: int = 64, tile: int = 16_000) -> bytes:
     pixels = zlib.compress(b"\0" * (tile * tile))
     place = [(322, [tile]), (323, [tile]), (324, [8]), (325, [len(pixels)])]
     return tiff(grey(size, size, *place, compression=8), data=pixels)
+
+
+def tiff_of_one_tile_in_disguise(kind: int) -> bytes:
+    """The same; the sides of its tile are of this type: 9, signed, or 16, of 64 bits, which lie outside the entry."""
+    data = bytearray(tiff_of_one_tile())
+    for tag in (322, 323):
+        entry = data.rindex(struct.pack("<HHI", tag, 4, 1))
+        struct.pack_into("<HH", data, entry, tag, kind)
+        if kind == 16:
+            struct.pack_into("<I", data, entry + 8, len(data))
+    return bytes(data) + struct.pack("<Q", 16_000)
+
+
+def tiff_of_two_tile_sizes(*sizes: int) -> bytes:
+    """It gives the sides of its tiles more than once. Libraries differ in which they take."""
+    pixels = zlib.compress(b"\0" * 16_000**2)
+    place = [*((tag, [size]) for tag in (322, 323) for size in sizes), (324, [8]), (325, [len(pixels)])]
+    return tiff(grey(64, 64, *place, compression=8), data=pixels)
 
 
 def tiff_of_small_tiles(side: int = 640) -> bytes:

@@ -40,6 +40,10 @@ REFUSED: list[tuple[Callable[[], bytes], int, str]] = [
     (hostile.tiff_of_one_tile, 5, "in tiles of 16,000 x 16,000"),
     (lambda: hostile.tiff_of_one_tile()[:-3], 3, "in tiles of 16,000 x 16,000"),  # nothing says what follows
     (lambda: more_entries(hostile.tiff_of_one_tile()), 3, "in tiles of 16,000 x 16,000"),  # or the directory ends early
+    *((lambda kind=kind: hostile.tiff_of_one_tile_in_disguise(kind), 3, "in tiles of 16,000") for kind in (9, 16)),
+    (lambda: hostile.tiff_of_one_tile_in_disguise(12), 3, "damaged"),  # a float
+    (lambda: hostile.tiff_of_two_tile_sizes(16_000, 64), 3, "damaged"),
+    (lambda: hostile.tiff_of_two_tile_sizes(64, 16_000), 3, "damaged"),
     (hostile.tiff_of_small_tiles, 3, "409,600 strips or tiles"),
     (hostile.tiff_of_small_tiles, 4, "409,600 strips or tiles"),
     (lambda: hostile.tiff_of_samples(20_000, 60_000), 5, "pixels: make it smaller first"),

@@ -1,6 +1,7 @@
 """The folder of a run: one writer, and a log that a crash cannot spoil."""
 
 import json
+import math
 
 import pytest
 
@@ -61,16 +62,24 @@ def test_it_needs_nothing_that_windows_lacks(monkeypatch):
 @pytest.mark.parametrize(
     "line",
     [
+        '{"step": 1,', "",
         "5", "[]", "{}", '"text"', '{"step": "2"}', '{"step": 2.5}', '{"step": true}', '{"step": 1, "loss": "low"}',
         '{"step": 1, "loss": 2.0}', '{"step": 1, "epoch": 1, "validation": 3}',
         '{"step": 1, "epoch": 1, "validation": {"loss": []}}', '{"step": 1, "best": true}',
+        '{"step": 1, "epoch": Infinity, "loss": 2.0}', f'{{"step": 1, "epoch": {10**400}, "loss": 2.0}}',
     ],
 )  # fmt: skip
 def test_an_edited_row_is_named(tmp_path, line):
     folder = RunFolder(tmp_path)
-    folder.metrics.write_text(f'{{"step": 0}}\n{line}\n')
+    folder.metrics.write_text(f'{{"step": 0}}\n{line}\n{{"step": 2}}\n')
     with pytest.raises(VitrailError, match="metrics.jsonl: line 2 is no row of a run"):
         folder.forget_after(3)
+
+
+def test_a_number_of_very_many_digits_is_infinite(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.metrics.write_text(f'{{"step": 0, "epoch": 1, "loss": {10**400}, "validation": {{"loss": {10**400}}}}}\n')
+    assert folder.history() == [{"step": 0, "epoch": 1, "loss": math.inf, "validation": {"loss": math.inf}}]
 
 
 def test_a_log_that_is_no_text(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -243,7 +244,9 @@ def test_an_adapter_is_merged_into_its_base(how: dict[str, Any], names: str, ada
 def test_each_module_may_have_its_own_alpha(adapter: Callable[..., Any]) -> None:
     theirs, folder = adapter(alpha=8)
     config = json.loads((folder / "adapter_config.json").read_text())
-    config |= {"lora_alpha": 1, "alpha_pattern": {"query": 8, "value": 8}}
+    patterns = {"uery": 5, "^layer.0.attention.attention.query": 5, "attention.query": 8, "query": 3}
+    patterns |= {"^vit.encoder.layer.0.attention.attention.value": 8, "layer.1.attention.attention.value": 8}
+    config |= {"lora_alpha": 1, "alpha_pattern": patterns}  # the first that fits, as in PEFT
     (folder / "adapter_config.json").write_text(json.dumps(config))
     assert largest_difference(vitrail.load(folder).model, lambda images: theirs(images).logits) <= 1e-4
 
@@ -262,13 +265,63 @@ def test_an_adapter_whose_base_lies_beside_it(adapter: Callable[..., Any]) -> No
         ({"use_dora": True}, "with use_dora, which is not read"),
         ({"bias": "all"}, "with bias, which is not read"),
         ({"lora_alpha": "much"}, "not a number"),
+        ({"lora_alpha": float("inf")}, "not a number"),
+        ({"lora_alpha": 10**400}, "not a number"),
+        ({"alpha_pattern": {"(a+)+$": 8}}, "with alpha_pattern, which is not read"),
+        ({"alpha_pattern": {"[": 8}}, "with alpha_pattern, which is not read"),
+        ({"alpha_pattern": {f"a{number}": 8 for number in range(1001)}}, "with alpha_pattern, which is not read"),
+        ({"alpha_pattern": [8]}, "with alpha_pattern, which is not read"),
+        ({"base_model_name_or_path": "x" * 300}, "is not here"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_adapters_that_cannot_be_merged(config: dict[str, Any], words: str, adapter: Callable[..., Any]) -> None:
-    _, folder = adapter(**config)
-    with pytest.raises(VitrailError, match=words):
+    _, folder = adapter()
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    with pytest.raises(VitrailError, match=words) as caught:
         vitrail.load(folder)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("down", "up"),
+    [((0, 48), (48, 0)), ((), (48, 4)), ((48,), (48, 4)), ((4, 48), ()), ((4, 48), (48, 5)), ((4, 47), (48, 4))],
+    ids=str,
+)
+def test_matrices_of_another_shape(down: tuple[int, ...], up: tuple[int, ...], adapter: Callable[..., Any]) -> None:
+    _, folder = adapter()
+    file = folder / "adapter_model.safetensors"
+    module = "base_model.model.vit.encoder.layer.0.attention.attention.query"
+    changed = {f"{module}.lora_A.weight": torch.zeros(down), f"{module}.lora_B.weight": torch.zeros(up)}
+    save_file(load_file(file) | changed, file)
+    with pytest.raises(VitrailError, match="query are .*, its weight is"):
+        vitrail.load(folder)
+
+
+def test_two_pairs_for_one_weight(adapter: Callable[..., Any]) -> None:
+    _, folder = adapter()
+    file = folder / "adapter_model.safetensors"
+    state = load_file(file)
+    name = "vit.encoder.layer.0.attention.attention.query.lora_A.weight"
+    state[name], state[name.replace("_A", "_B")] = torch.zeros(4, 48), torch.zeros(48, 4)
+    save_file(state, file)
+    with pytest.raises(VitrailError, match="changes .*query.weight twice"):
+        vitrail.load(folder)
+
+
+def test_an_adapter_of_many_tensors_takes_a_second_a_megabyte(adapter: Callable[..., Any]) -> None:
+    _, folder = adapter()
+    names = [f"base_model.model.vit.a{number}" for number in range(10_000)]
+    base = folder.parent / "base" / "model.safetensors"
+    more = {f"{name.removeprefix('base_model.model.')}.weight": torch.zeros(1, 1) for name in names}
+    save_file(load_file(base) | more, base)
+    state = {f"{name}.lora_{part}": torch.zeros(1, 1) for name in names for part in "BA"}
+    save_file(state, folder / "adapter_model.safetensors")
+    began = time.process_time()
+    with pytest.raises(VitrailError):
+        vitrail.load(folder)
+    assert time.process_time() - began < 5
 
 
 def test_an_adapter_alone(adapter: Callable[..., Any], tmp_path: Path) -> None:

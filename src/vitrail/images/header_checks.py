@@ -49,6 +49,8 @@ def _check_tiff(data: bytes, name: str) -> None:
         directories += page.directory
         if directories > len(data):  # a small file can hold thousands of large ones, one inside the other
             raise UnreadableImage(name, "damaged", "is damaged: its directories overlap")
+        if not page.is_clear:
+            raise UnreadableImage(name, "damaged", "is damaged: a size is no whole number, or is there more than once")
         if page.parts > MAX_TIFF_PARTS:
             raise _costly(name, f"is a TIFF of {page.parts:,} strips or tiles: save it again with fewer")
         pixels = page.width * page.height

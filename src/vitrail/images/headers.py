@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitrail.images.arrays import load_tiff
+from vitrail.images.arrays import is_tiff, load_tiff
 from vitrail.images.decode import facts_of, known_formats, read_file
+from vitrail.images.header_checks import check_file
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.threads import in_threads
 
@@ -36,11 +38,23 @@ def header(path: Path) -> Header | None:
         if path.suffix.lower() == ".npy":
             height, width = np.load(path, mmap_mode="r", allow_pickle=False).shape[:2]
             return Header((height, width))
-        with Image.open(path, formats=known_formats()) as image:
+        tiff = _checked_tiff(path)
+        with Image.open(path if tiff is None else io.BytesIO(tiff), formats=known_formats()) as image:
             facts = facts_of(image)
             return Header((facts.height, facts.width), facts.orientation)
     except Exception:  # damaged files raise many things
         return _of_many_channels(path) if path.suffix.lower() in (".tif", ".tiff") else None
+
+
+def _checked_tiff(path: Path) -> bytes | None:
+    """The bytes of a TIFF within bounds, None of another file: only a TIFF costs more than its header to open."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    if not is_tiff(start):
+        return None
+    data = read_file(path)
+    check_file(data, str(path))
+    return data
 
 
 def _of_many_channels(path: Path) -> Header | None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 from vitrail.errors import VitrailError
+from vitrail.text import parsed_json
 
 HEADS = ("linear", "mlp", "mask_linear", "mask_decoder", "mask_queries", "box_tokens", "box_decoder")
 DENSE = ("mask_linear", "mask_decoder", "mask_queries", "box_tokens", "box_decoder")  # heads that read every patch
@@ -271,7 +272,7 @@ class EncoderConfig(ABC):
 def json_object(text: str) -> dict[str, Any]:
     """The object that a JSON text holds; VitrailError for anything else."""
     try:
-        values = json.loads(text)
+        values: dict[str, Any] = parsed_json(text)
     except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, a number of thousands of digits
         raise VitrailError(f"the config is not JSON: {error}") from None
     return values

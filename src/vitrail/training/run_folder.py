@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from typing import Any
 from vitrail.errors import VitrailError
 from vitrail.files import holding_lock, read_text, remove_unfinished, write_text
 from vitrail.inference.calibration.calibration_file import calibration_file
+from vitrail.text import parsed_json
 
 
 class RunFolder:
@@ -91,9 +93,11 @@ class RunFolder:
         lines = read_text(self.metrics).splitlines() if self.metrics.exists() else []
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = parsed_json(line)
             except (ValueError, RecursionError):
-                break
+                if number == len(lines):
+                    break
+                row = None
             if not _is_row(row):
                 raise VitrailError(f"{self.metrics}: line {number} is no row of a run: take it out")
             rows.append(row)
@@ -113,7 +117,8 @@ def _is_row(row: Any) -> bool:
     validation = row.get("validation", {})
     if not isinstance(validation, dict) or ("validation" not in row and row.get("best")):
         return False
-    if {"loss", "validation"} & row.keys() and not isinstance(row.get("epoch"), int | float):
+    epoch = row.get("epoch")
+    if {"loss", "validation"} & row.keys() and not (isinstance(epoch, int | float) and math.isfinite(epoch)):
         return False
     values = {**validation, **row, "validation": None}.values()
     return all(value is None or isinstance(value, int | float) for value in values)

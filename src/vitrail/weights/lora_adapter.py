@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.text import listing
 from vitrail.weights import hub
 from vitrail.weights.source import FILES as MODEL_FILES
 from vitrail.weights.source import Source, read, read_json
@@ -20,6 +21,8 @@ CONFIG = "adapter_config.json"
 FILES = ("adapter_model.safetensors", "adapter_model.bin")
 ROOT = "base_model.model."
 PART = re.compile(r"\.lora_(A|B)(?:\.\w+)?(?:\.weight)?$")
+PLAIN = re.compile(r"\^?[\w.]+")  # a key of alpha_pattern that is a name; PEFT takes any regular expression
+MOST_PATTERNS = 1000
 
 IN_MEMORY = (  # transformers 5's names of modules, which an adapter has, and the published ones, which files have
     (r"\blayers\.(\d+)\.", r"encoder.layer.\1."),
@@ -54,7 +57,7 @@ def read_merged(path: Path, name: str) -> Source:
     note = f"the LoRA adapter was merged into {Path(base.name).name}: {len(adapter) // 2} matrices"
     stored = dict(base.config)
     if saved:
-        note = f"the LoRA adapter was merged into {Path(base.name).name}, and {', '.join(sorted(saved))} replaced"
+        note = f"the LoRA adapter was merged into {Path(base.name).name}, and {listing(sorted(saved), 6)} replaced"
         if any(merged[n].shape != base.tensors[n].shape for n in saved if n in base.tensors):
             stored.pop("id2label", None)  # of the base's own head
             stored.pop("label2id", None)
@@ -66,8 +69,12 @@ def read_merged(path: Path, name: str) -> Source:
 def _refuse_others(config: Mapping[str, Any], file: Path) -> None:
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
-        raise VitrailError(f"{file} is an adapter of type {kind}: merge it with peft (merge_and_unload) and save that")
+        other = str(kind)[:40]
+        raise VitrailError(f"{file} is an adapter of type {other}: merge it with peft (merge_and_unload) and save that")
     unread = [name for name in ("use_dora", "use_qalora", "layer_replication") if config.get(name)]
+    patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict) or len(patterns) > MOST_PATTERNS or not all(map(PLAIN.fullmatch, patterns)):
+        unread.append("alpha_pattern")
     if unread or config.get("bias", "none") != "none":
         setting = unread[0] if unread else "bias"
         raise VitrailError(
@@ -80,7 +87,7 @@ def _read_base(config: Mapping[str, Any], folder: Path, file: Path) -> Source:
     if not isinstance(named, str) or not named:
         raise VitrailError(f"{file} is an adapter without its base: name the base's folder in {CONFIG}")
     for place in (folder / named, Path(named)):  # beside the adapter first: what lies here may be another's
-        if place.exists():
+        if _is_there(place):
             return read(place, str(place))
     try:
         if hub.is_hub_id(named):
@@ -95,46 +102,58 @@ def _read_base(config: Mapping[str, Any], folder: Path, file: Path) -> Source:
     )
 
 
+def _is_there(place: Path) -> bool:
+    try:
+        return place.exists()
+    except OSError:  # the name is too long for a file
+        return False
+
+
 def _merged(
     base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], set[str]]:
     """The base with W + scale * B @ A for every pair, and the names of tensors that the adapter holds whole."""
-    merged, saved = dict(base), set()
+    merged, saved, changed = dict(base), set[str](), set[str]()
+    parts = {name: PART.search(name) for name in adapter}
+    ups = {name[: part.start()]: adapter[name] for name, part in parts.items() if part is not None and part[1] == "B"}
     for name, tensor in adapter.items():
-        part = PART.search(name)
+        part = parts[name]
         if part is None:
             own = _module(name.replace(".modules_to_save.default", ""), base, whole=True)
             merged[own] = tensor
             saved.add(own)
         elif part[1] == "A":
             module = name[: part.start()]
-            up = next((t for n, t in adapter.items() if n.startswith(f"{module}.lora_B")), None)
-            if up is None:
+            if module not in ups:
                 raise VitrailError(f"the adapter has {name} but no lora_B to go with it")
             target = _module(f"{module}.weight", base)
-            merged[target] = base[target].float() + _update(tensor, up, module, config, base[target])
+            if target in changed:
+                raise VitrailError(f"the adapter changes {target} twice: give one adapter")
+            changed.add(target)
+            merged[target] = base[target].float() + _update(tensor, ups[module], module, config, base[target])
     return merged, saved
 
 
 def _update(down: Tensor, up: Tensor, module: str, config: Mapping[str, Any], weight: Tensor) -> Tensor:
     """scale * B @ A in the shape of the weight. down: (r, in), up: (out, r)."""
-    rank = down.shape[0]
-    alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", rank))
-    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    if down.dim() != 2 or up.dim() != 2 or up.shape[1] != rank or (up.shape[0], down.shape[1]) != tuple(weight.shape):
+    rank = down.shape[0] if down.dim() == 2 else 0
+    if not rank or up.dim() != 2 or up.shape[1] != rank or (up.shape[0], down.shape[1]) != tuple(weight.shape):
         shapes = f"{tuple(up.shape)} and {tuple(down.shape)}"
         raise VitrailError(f"the adapter's matrices for {module} are {shapes}, its weight is {tuple(weight.shape)}")
+    alpha = _alpha(config, module.removeprefix(ROOT), rank)
+    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
     return scale * (up.float() @ down.float())
 
 
-def _by_pattern(patterns: Any, module: str, otherwise: Any) -> float:
-    """PEFT's alpha_pattern: the end of a module's name -> its own value."""
-    found = otherwise
-    for pattern, value in patterns.items() if isinstance(patterns, dict) else ():
-        if re.fullmatch(rf"(.*\.)?{pattern}", module.removeprefix(ROOT)):
+def _alpha(config: Mapping[str, Any], module: str, usual: float) -> float:
+    """Of the first entry of PEFT's alpha_pattern that is the end of the module's name, or after a ^ all of it."""
+    found = config.get("lora_alpha", usual)
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if f"^{module}" == pattern or f".{module}".endswith(f".{pattern}"):
             found = value
-    if not isinstance(found, int | float) or isinstance(found, bool):
-        raise VitrailError(f"{CONFIG} has lora_alpha {found!r}, not a number")
+            break
+    if not isinstance(found, int | float) or isinstance(found, bool) or not math.isfinite(found):
+        raise VitrailError(f"{CONFIG} has lora_alpha {str(found)[:40]!r}, not a number")
     return float(found)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from vitrail.errors import VitrailError
+from vitrail.text import parsed_json
 
 FORMAT = 1
 KEY = "vitrail"  # the entry of the safetensors metadata that holds everything but the tensors, as JSON
@@ -27,8 +27,8 @@ def file_metadata(path: Path) -> dict[str, str]:
 def read_description(text: str) -> dict[str, Any]:
     """The fields of a description that are there in any case; VitrailError where one is missing."""
     try:
-        description = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+        description = parsed_json(text)
+    except (ValueError, RecursionError):
         raise VitrailError("its description is damaged: copy it again from its source") from None
     if not isinstance(description, dict) or not isinstance(description.get("format"), int):
         raise VitrailError("its description has no format number: copy it again from its source")

@@ -4,7 +4,6 @@ and what reading it may take is known from its headers, and bounded by its size,
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import pickle
 import re
@@ -24,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.text import shown
+from vitrail.text import parsed_json, shown
 from vitrail.weights.not_weights import what_it_is
 from vitrail.weights.wrapping import strip_prefixes, unwrap
 
@@ -253,7 +252,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parsed_json(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         raise VitrailError(f"{path} is not JSON: copy it again from its source") from None
     return content if isinstance(content, dict) else {}

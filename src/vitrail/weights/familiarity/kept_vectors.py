@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.errors import VitrailError
+from vitrail.text import parsed_json
 
 UNFAMILIAR = 0.05  # below it a picture is a stranger: 95 % of held-out pictures are not
 LEAST_HELD_OUT = 20  # pictures: with fewer, nothing could be below UNFAMILIAR
@@ -85,7 +86,7 @@ def read_kept(text: str) -> KeptVectors | None:
     if len(text) > MOST_CHARACTERS:
         raise VitrailError(f"what it keeps of its training pictures has {len(text):,} characters, far too many")
     try:
-        entry = json.loads(text)
+        entry = parsed_json(text)
         if entry["format"] != FORMAT:
             return None
         width, digest = entry["width"], entry["sha256"]
