@@ -20,7 +20,7 @@ from vitrail.serving.served_model import encode_png, error_sentence, split_array
 
 
 def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
-    served = runner.served
+    served, take_turns = runner.served, runner.model_thread.take_turns
     max_images = runner.limits.images
 
     @post_images(
@@ -38,7 +38,7 @@ def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
             served.check_unknown()
         started = time.perf_counter()
         results = await runner.run_each(
-            request, lambda picture, output: served.answer(picture, output, top, bool(unknown))
+            request, lambda picture, output: served.answer(picture, output, top, bool(unknown), take_turns)
         )
         answers = [await _json_answer(runner, result) for result in results]
         return json_response({"results": answers, "milliseconds": round(1000 * (time.perf_counter() - started), 1)})
