@@ -20,7 +20,7 @@ import pytest
 
 from tests.serving import test_places
 from tests.serving.conftest import checkpoint
-from tests.serving.server import Server, ThreadServer, async_test, form, picture, until
+from tests.serving.server import Server, ThreadServer, async_test, form, hold_pool, picture, until
 from tests.serving.test_abuse import post_head, read_all
 from vitrail.errors import VitrailError
 from vitrail.serving.batching import Abandoned, ModelThread
@@ -401,3 +401,30 @@ def test_a_picture_in_windows_gives_turns_and_ends_with_its_client(path: str, mo
     assert server.send("/v1/embed", picture()).status == 200
     assert batches[-4:] == [4, 1, 4, 1]
     assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def masks() -> Iterator[ThreadServer]:
+    """A server whose answers are masks, which are written as PNGs in the pool."""
+    server = ThreadServer(test_places.checkpoint("segment", "mask_linear", "pad"))
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/predict", "/v1/walk", "/v1/attention"])
+def test_writing_an_answer_has_a_time_limit(masks: ThreadServer, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_pool(masks, monkeypatch, seconds=0.5)
+    body, kind = form(picture())
+    answer = masks.ask("POST", path, body, {"Content-Type": kind, "Accept": "application/json"})
+    assert (answer.status, "took longer than 0.5 s" in answer.error) == (503, True)
+
+
+def test_who_hangs_up_waits_for_no_masks(masks: ThreadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_pool(masks, monkeypatch, seconds=600)
+    body, _ = form(picture())
+    with masks.socket() as connection:
+        connection.sendall(post_head(f"Content-Length: {len(body)}") + body)
+        until(lambda: masks.metric("vitrail_images_total") > 0)
+        time.sleep(0.1)
+        assert masks.runner.images.used == 1  # its place is taken until all is written
+    until(lambda: masks.runner.images.used == 0)

@@ -62,7 +62,7 @@ def add_explanation_routes(router: APIRouter, runner: JobRunner) -> None:
                 )
             )
             steps = await runner.within_time_limit(request, job)
-        return await runner.pool.run(lambda: json_response({"block": index, "steps": to_python(steps)}))
+            return await runner.run_in_pool(request, lambda: json_response({"block": index, "steps": to_python(steps)}))
 
 
 def _label_query(labels: list[str] | None) -> Any:
