@@ -18,6 +18,8 @@ from typing import Any
 from tests.images import hostile
 
 SECONDS = 60.0  # for an answer
+SHARE = 0.05  # of all requests, for each kind
+AT_ONCE = 48  # of a kind: some wait for seconds
 EDGE = b'--edge\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n'
 
 
@@ -136,9 +138,13 @@ def single_bytes(address: Address, images: Sequence[bytes]) -> str:
 
 
 def json_of_objects(address: Address, images: Sequence[bytes]) -> str:
-    """A megabyte that would become a quarter of a million objects."""
-    body = b'{"images":[' + b"{}," * 333_000 + b"{}]}"
-    return post(address, body, kind="application/json")[0]
+    """30 MB that would become ten million objects."""
+    return post(address, _ten_million_objects(), kind="application/json")[0]
+
+
+@functools.cache
+def _ten_million_objects() -> bytes:
+    return b'{"images":[' + b"{}," * 10_000_000 + b"{}]}"
 
 
 def two_lengths(address: Address, images: Sequence[bytes]) -> str:
@@ -158,10 +164,12 @@ class Kind:
 
     act: Callable[[Address, Sequence[bytes]], str]
     allowed: frozenset[str]
+    share: float  # of all requests
+    at_once: int  # the others wait until one of these is done
 
 
-def _kind(act: Any, *allowed: str) -> Kind:
-    return Kind(act, frozenset(allowed))
+def _kind(act: Any, *allowed: str, share: float = SHARE, at_once: int = AT_ONCE) -> Kind:
+    return Kind(act, frozenset(allowed), share, at_once)
 
 
 KINDS = {
@@ -171,11 +179,13 @@ KINDS = {
     "PNG strip of 49 million pixels": _kind(one_image(hostile.png_strip), "422"),
     "TIFF of 1 x 1 tiles": _kind(one_image(hostile.tiff_of_small_tiles), "422"),
     "QOI": _kind(one_image(lambda: hostile.qoi(1000, 1000, b"\xfe\1\2\3" * 1_000_000)), "422"),
+    # this one is decoded, for all the time that an image has: 5 % of such would be more than any decoder can do
+    "JPEG of 49 million pixels in 200 scans": _kind(one_image(hostile.jpeg_of_scans), "422", share=0.001, at_once=1),
     "TIFF of size 0 among good images": _kind(size_zero_among_good, "200", "503"),
     "bodies that are only announced": _kind(announced, "408", "closed"),
     "bodies that drip": _kind(dripped, "408", "closed"),
     "explanations whose client leaves": _kind(explained, "left", "503", "200"),
     "chunks of one byte": _kind(single_bytes, "400", "closed"),
-    "JSON of many objects": _kind(json_of_objects, "400", "closed"),
+    "JSON of many objects": _kind(json_of_objects, "400", "closed", share=0.005, at_once=4),  # 30 MB each
     "two lengths": _kind(two_lengths, "400", "closed"),
 }

@@ -6,9 +6,9 @@
 
 Honest clients ask one request after the other, so that the server always has as much to do as it can. After a time to
 warm up they are alone (the quiet server), then hostile clients come, 5 % of all requests of each kind in
-hostile_clients.py, then they are alone again. Every honest image has an answer that is known beforehand, from
-`vitrail.Predictor` in another process, and that no other image has. At the end SIGTERM comes while hostile clients are
-still there.
+hostile_clients.py (fewer of two that cost seconds or 30 MB each), then they are alone again. Every honest image has an
+answer that is known beforehand, from `vitrail.Predictor` in another process, and that no other image has. At the end
+SIGTERM comes while hostile clients are still there.
 
 What must hold: no honest request is lost or answered with another's answer; 99 % of honest answers come within twice
 the time of the quiet server; the server's memory in the last ten minutes is within 2 % of the first ten; it ends within
@@ -49,8 +49,6 @@ from benchmarks.serve import CLASSES, Server, body_of, make_images, percentile, 
 from training.results import table_row
 
 RESULTS = Path(__file__).parent / "results" / "soak.md"
-SHARE = 0.05  # of all requests, for each kind
-AT_ONCE = 48  # of a kind: some wait for seconds
 CLOSE = 0.05  # of a probability, between two runs of one image in different batches and bfloat16
 GROWTH, END = 0.02, 30.0  # what must hold: of memory, and seconds after SIGTERM
 
@@ -136,7 +134,7 @@ class Hostile:
         self.active: Counter[str] = Counter()
         self.ended: Counter[tuple[str, str]] = Counter()
         self._lock, self._stop = threading.Lock(), threading.Event()
-        self._pool = ThreadPoolExecutor(AT_ONCE * len(KINDS))
+        self._pool = ThreadPoolExecutor(sum(kind.at_once for kind in KINDS.values()))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -154,8 +152,8 @@ class Hostile:
     def _run(self) -> None:
         while not self._stop.wait(0.02):
             every = self.seen.started + self.started.total()
-            for name in KINDS:
-                if self.started[name] < SHARE * every and self.active[name] < AT_ONCE:
+            for name, kind in KINDS.items():
+                if self.started[name] < kind.share * every and self.active[name] < kind.at_once:
                     self.started[name] += 1
                     with self._lock:
                         self.active[name] += 1

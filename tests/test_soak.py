@@ -30,7 +30,7 @@ def soak(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ThreadServer]:
-    server = ThreadServer(checkpoint(), patience=0.3)
+    server = ThreadServer(checkpoint(), patience=0.3, decode_seconds=0.5)
     yield server
     assert server.stop() == 0
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import io
 import struct
 import zlib
 from collections.abc import Sequence
+
+from PIL import Image
 
 Field = tuple[int, Sequence[int]]  # a TIFF tag and its values
 
@@ -104,6 +107,16 @@ def png(width: int, height: int, data: bytes = b"", mode: int = 2) -> bytes:
 def png_strip(width: int = 49_000_000) -> bytes:
     """One row, all of it there: 48 kB for 49 million grey pixels."""
     return png(width, 1, zlib.compress(b"\0" * (width + 1), 9), mode=0)
+
+
+@functools.cache
+def jpeg_of_scans(side: int = 7000, scans: int = 200, mode: str = "RGB") -> bytes:
+    """A progressive JPEG of one colour with as many scans as are taken. Each costs a pass over all pixels."""
+    buffer = io.BytesIO()
+    Image.new(mode, (side, side), "teal").save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * (scans - data.count(b"\xff\xda")) + data[-2:]
 
 
 def jpeg2000(size: int = 2000, precinct: int = 1, components: int = 3, levels: int = 5, layers: int = 1) -> bytes:

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -282,6 +282,16 @@ def unpacked(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
             data if part["dtype"] == "jpeg" else np.frombuffer(data, part["dtype"]).reshape(part["shape"])
         )
     return header, parts
+
+
+def hold_pool(server: ThreadServer, monkeypatch: Any, seconds: float) -> None:
+    """From now on no thread of its pool is free, and it takes so many seconds for an answer at most."""
+
+    async def never(function: Callable[[], Any]) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(server.runner.pool, "run", never)
+    monkeypatch.setattr(server.runner, "limits", replace(server.runner.limits, seconds=seconds))
 
 
 def until(condition: Any) -> None:

@@ -19,7 +19,8 @@ import pytest
 
 from tests.images import hostile
 from tests.serving.conftest import checkpoint
-from tests.serving.server import AppClient, Server, ThreadServer, picture, until
+from tests.serving.server import AppClient, Server, ThreadServer, form, picture, until
+from tests.serving.test_abuse import post_head
 from tests.serving.test_batching import async_test
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.model.presets import preset
@@ -253,6 +254,43 @@ def test_a_decoder_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPat
     server.runner.pool._limits = Limits()
     assert server.send("/v1/predict", picture()).status == 200
     assert b'vitrail_refused_total{why="decoder"} 1.0' in server.get("/metrics").body
+    assert server.stop() == 0
+
+
+def test_images_that_take_all_the_time_keep_no_other_waiting() -> None:
+    """As many as there are decoding processes: these are killed and replaced, and who waits is answered."""
+    server, costly = ThreadServer(checkpoint(), decode_seconds=0.5), hostile.jpeg_of_scans(side=5000, mode="L")
+    with ThreadPoolExecutor(2) as pool:
+        sent = [pool.submit(server.send, "/v1/predict", costly) for _ in range(2)]
+        until(lambda: server.runner.images.used == 2 or any(one.done() for one in sent))
+        assert server.send("/v1/predict", picture()).status == 200
+        refused = [one.result() for one in sent]
+    assert [one.status for one in refused] == [422] * 2
+    assert all("takes longer than 0.5 s to decode" in one.error for one in refused)
+    assert server.stop() == 0
+
+
+def test_an_image_that_takes_long_leaves_the_other_process_free() -> None:
+    server, costly = ThreadServer(checkpoint(), decode_seconds=60), hostile.jpeg_of_scans(mode="L")
+    body, _ = form(costly)
+    with server.socket() as connection:
+        connection.sendall(post_head(f"Content-Length: {len(body)}") + body)
+        until(lambda: server.runner.images.used == 1)
+        assert server.send("/v1/predict", picture()).status == 200
+        assert server.runner.images.used == 1  # it is still decoded
+    assert server.stop() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process like this")
+def test_images_that_take_all_the_memory_keep_no_other_waiting() -> None:
+    server = ThreadServer(checkpoint(), decode_bytes=60_000_000)
+    large = hostile.png(6000, 5000, zlib.compress(b"\0" * (6000 * 3 + 1) * 5000))  # 90 MB and more
+    with ThreadPoolExecutor(2) as pool:
+        sent = [pool.submit(server.send, "/v1/predict", large) for _ in range(2)]
+        until(lambda: server.runner.images.used == 2 or any(one.done() for one in sent))
+        assert server.send("/v1/predict", picture()).status == 200
+        refused = [one.result() for one in sent]
+    assert [(one.status, "needs more memory" in one.error) for one in refused] == [(422, True)] * 2
     assert server.stop() == 0
 
 

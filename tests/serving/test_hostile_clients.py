@@ -18,8 +18,9 @@ from typing import Any
 import h11
 import pytest
 
+from tests.serving import test_places
 from tests.serving.conftest import checkpoint
-from tests.serving.server import Server, ThreadServer, async_test, form, picture, until
+from tests.serving.server import Server, ThreadServer, async_test, form, hold_pool, picture, until
 from tests.serving.test_abuse import post_head, read_all
 from vitrail.errors import VitrailError
 from vitrail.serving.batching import Abandoned, ModelThread
@@ -224,7 +225,7 @@ class Turns:
 @async_test
 async def test_images_have_their_turn_between_the_batches_of_an_explanation() -> None:
     turns = Turns()
-    explanation = asyncio.ensure_future(turns.thread.call(turns.long))
+    explanation = asyncio.ensure_future(turns.thread.call_long(turns.long))
     turns.step.release()
     while turns.done != [0]:
         await asyncio.sleep(0.01)
@@ -242,9 +243,62 @@ async def test_images_have_their_turn_between_the_batches_of_an_explanation() ->
 
 
 @async_test
+async def test_other_work_has_its_turn_between_the_batches_of_an_explanation() -> None:
+    """A search, or a prediction in sliding windows: it does not wait for the explanations before it."""
+    turns = Turns()
+    explanations = [asyncio.ensure_future(turns.thread.call_long(turns.long)) for _ in range(2)]
+    while turns.thread.queue_length != 1:  # the first has begun
+        await asyncio.sleep(0.01)
+    searches = [asyncio.ensure_future(turns.thread.call(lambda one=one: turns.done.append(one))) for one in "ab"]
+    image = asyncio.ensure_future(turns.thread.submit(10))
+    while turns.thread.queue_length < 4:
+        await asyncio.sleep(0.01)
+    for _ in range(2):
+        turns.step.release()
+    await asyncio.wait_for(asyncio.gather(image, *searches), 60)
+    assert not any(one.done() for one in explanations)
+    for _ in range(8):
+        turns.step.release()
+    await asyncio.gather(*explanations)
+    assert turns.done == [[10], "a", 0, "b", 1, 2, 3, 4, 0, 1, 2, 3, 4]
+    turns.thread.stop()
+
+
+@async_test
+async def test_work_between_the_batches_of_an_explanation_takes_turns_itself() -> None:
+    """Pictures go between its windows; it ends with its client, and the explanation goes on."""
+    turns = Turns()
+    explanation = asyncio.ensure_future(turns.thread.call_long(lambda: turns.done.append("begun") or turns.long(2)))
+    while turns.done != ["begun"]:
+        await asyncio.sleep(0.01)
+    windows = asyncio.ensure_future(turns.thread.call(turns.long))
+    other = asyncio.ensure_future(turns.thread.call(lambda: turns.done.append("other")))
+    while turns.thread.queue_length < 2:
+        await asyncio.sleep(0.01)
+    turns.step.release()
+    turns.step.release()
+    while turns.done != ["begun", 0]:  # the first window, within the first turn that the explanation gave
+        await asyncio.sleep(0.01)
+    image = asyncio.ensure_future(turns.thread.submit(10))
+    while turns.thread.queue_length < 2:
+        await asyncio.sleep(0.01)
+    turns.step.release()
+    assert await image == 10
+    while turns.done != ["begun", 0, [10], 1]:
+        await asyncio.sleep(0.01)
+    windows.cancel()
+    await asyncio.wait([windows])
+    turns.step.release()
+    turns.step.release()
+    await asyncio.gather(explanation, other)
+    assert turns.done == ["begun", 0, [10], 1, 0, "other", 1]
+    turns.thread.stop()
+
+
+@async_test
 async def test_an_explanation_ends_with_its_client() -> None:
     turns = Turns()
-    explanation = asyncio.ensure_future(turns.thread.call(turns.long))
+    explanation = asyncio.ensure_future(turns.thread.call_long(turns.long))
     turns.step.release()
     while turns.done != [0]:
         await asyncio.sleep(0.01)
@@ -274,7 +328,7 @@ async def test_what_an_explanation_held_is_freed_when_it_ends(left: bool) -> Non
     gc.collect()
     gc.disable()
     try:
-        explanation = asyncio.ensure_future(turns.thread.call(long))
+        explanation = asyncio.ensure_future(turns.thread.call_long(long))
         while turns.thread.queue_length:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.01)
@@ -315,3 +369,62 @@ def test_predictions_are_answered_while_explanations_run(monkeypatch: pytest.Mon
     until(lambda: ended and server.runner.model_thread.queue_length == 0)
     assert server.send("/v1/predict", picture()).status == 200
     assert server.stop() == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/predict", "/v1/look"])
+def test_a_picture_in_windows_gives_turns_and_ends_with_its_client(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ThreadServer(test_places.checkpoint("segment", "mask_linear", "window"))
+    engine, go, batches = server.runner.served.engine, threading.Semaphore(0), list[int]()
+    engine.batch_size, forward = 4, engine.forward
+
+    def held(images: Any, capture: Any = None) -> Any:
+        batches.append(len(images))
+        assert go.acquire(timeout=60)
+        return forward(images, capture)
+
+    monkeypatch.setattr(engine, "forward", held)
+    with ThreadPoolExecutor(1) as pool, server.socket() as connection:
+        body, _ = form(picture(size=(110, 110)))
+        head = post_head(f"Content-Length: {len(body)}").replace(b"/v1/predict", path.encode())
+        connection.sendall(head + body)
+        if path == "/v1/look":
+            go.release()  # the pass that its maps are from
+        until(lambda: batches[-1:] == [4])
+        embedded = pool.submit(server.send, "/v1/embed", picture())
+        until(lambda: server.runner.model_thread.queue_length == 1)
+        go.release(2)
+        assert embedded.result().status == 200
+        until(lambda: batches[-3:] == [4, 1, 4])
+        connection.close()
+        until(lambda: server.runner.images.used == 0)
+        go.release(100)
+    assert server.send("/v1/embed", picture()).status == 200
+    assert batches[-4:] == [4, 1, 4, 1]
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def masks() -> Iterator[ThreadServer]:
+    """A server whose answers are masks, which are written as PNGs in the pool."""
+    server = ThreadServer(test_places.checkpoint("segment", "mask_linear", "pad"))
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/predict", "/v1/walk", "/v1/attention"])
+def test_writing_an_answer_has_a_time_limit(masks: ThreadServer, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_pool(masks, monkeypatch, seconds=0.5)
+    body, kind = form(picture())
+    answer = masks.ask("POST", path, body, {"Content-Type": kind, "Accept": "application/json"})
+    assert (answer.status, "took longer than 0.5 s" in answer.error) == (503, True)
+
+
+def test_who_hangs_up_waits_for_no_masks(masks: ThreadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_pool(masks, monkeypatch, seconds=600)
+    body, _ = form(picture())
+    with masks.socket() as connection:
+        connection.sendall(post_head(f"Content-Length: {len(body)}") + body)
+        until(lambda: masks.metric("vitrail_images_total") > 0)
+        time.sleep(0.1)
+        assert masks.runner.images.used == 1  # its place is taken until all is written
+    until(lambda: masks.runner.images.used == 0)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import vitrail
 from tests.serving.conftest import checkpoint
-from tests.serving.server import Answer, Server, ThreadServer, picture
+from tests.serving.server import Answer, Server, ThreadServer, hold_pool, picture, until
 from tests.serving.test_abuse import png
 from vitrail.errors import VitrailError
 from vitrail.inference.engine import Engine
@@ -119,6 +119,32 @@ def test_hostile_files_in_the_index(model_file: Path, tmp_path: Path) -> None:
         assert len(names(server.send("/v1/search", picture(1)))) == 6
     finally:
         assert server.stop() == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/index/0/similar", "/v1/index/0/picture"])
+def test_pictures_of_the_index_have_a_time_limit(
+    server: ThreadServer, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_pool(server, monkeypatch, seconds=0.1)
+    answer = server.get(path)
+    assert (answer.status, "took longer than 0.1 s" in answer.error) == (503, True)
+    assert server.runner.images.used == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/index/0/similar", "/v1/index/0/picture"])
+def test_who_hangs_up_waits_for_no_picture_of_the_index(
+    server: ThreadServer, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_pool(server, monkeypatch, seconds=600)
+    with server.socket() as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        until(lambda: server.runner.images.used == 1)
+    until(lambda: server.runner.images.used == 0)
+
+
+def test_a_search_is_answered_in_time(server: ThreadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_pool(server, monkeypatch, seconds=0.5)
+    assert server.send("/v1/search", picture(1)).status == 503
 
 
 def test_a_token_is_asked_for(folder: Path, model_file: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,12 +176,16 @@ class Engine:
         return self.backend(images, capture)
 
     def run(
-        self, batch: Sequence[ModelInput], pooled: list[Tensor] | None = None
+        self,
+        batch: Sequence[ModelInput],
+        pooled: list[Tensor] | None = None,
+        before_windows: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[Tensor, list[Letterbox]]]:
         """The outputs (B, ...) of the batch, and where each picture lies in them (for dense tasks).
 
         Pictures that go through sliding windows differ in size: each comes by itself, (1, K, H', W').
         pooled: is given the vector that the head reads of each picture, (D,); in windows, the mean of theirs.
+        before_windows: called before each forward pass of windows; a picture may take many.
         """
         if not self.processor.windows:
             outputs, vectors = self._forward_pooled(
@@ -197,6 +201,7 @@ class Engine:
             picture, windows = self.transform([image.whole])[0], list[Tensor]()
 
             def forward(images: Tensor, windows: list[Tensor] = windows) -> Tensor:
+                before_windows()
                 outputs, vectors = self._forward_pooled(images, pooled is not None)
                 windows += vectors
                 return outputs
@@ -224,12 +229,17 @@ class Engine:
         return self.task.decode(outputs, letterboxes)
 
     def outputs(
-        self, batch: Sequence[ModelInput], decode: bool = True, pooled: list[Tensor] | None = None
+        self,
+        batch: Sequence[ModelInput],
+        decode: bool = True,
+        pooled: list[Tensor] | None = None,
+        before_windows: Callable[[], None] = lambda: None,
     ) -> list[Tensor]:
-        """The outputs of each image, decoded or as the model gives them. pooled: see `run`."""
+        """The outputs of each image, decoded or as the model gives them. pooled, before_windows: see `run`."""
+        results = self.run(batch, pooled, before_windows)
         if not decode:
-            return [image for outputs, _ in self.run(batch, pooled) for image in outputs.cpu()]
-        return [image for outputs, boxes in self.run(batch, pooled) for image in self.decode(outputs, boxes)]
+            return [image for outputs, _ in results for image in outputs.cpu()]
+        return [image for outputs, boxes in results for image in self.decode(outputs, boxes)]
 
     def answer(
         self, decoded: Sequence[Tensor], top: int = 5, pooled: Sequence[Tensor] = (), unknown: bool = False

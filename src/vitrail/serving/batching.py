@@ -24,6 +24,7 @@ class Job(Generic[P]):
     part: P | None
     function: Callable[[], Any] | None
     loop: asyncio.AbstractEventLoop
+    long: bool = False  # a function that gives all others a turn between its batches
     future: asyncio.Future[Any] = field(init=False)
     abandoned: bool = False  # nobody waits for its result any more
 
@@ -56,18 +57,26 @@ class ModelThread(Generic[P]):
         result: T = await self._enqueue(Job(None, function, asyncio.get_running_loop()))
         return result
 
+    async def call_long(self, function: Callable[[], T]) -> T:
+        """The same of work that costs as much as many images: all that waits goes between its batches."""
+        result: T = await self._enqueue(Job(None, function, asyncio.get_running_loop(), long=True))
+        return result
+
     def take_turns(self) -> None:
-        """For a function that takes long, to call between its batches, in the model's thread. Images that wait get a
-        forward pass first; and if nobody waits for the function any more, it ends here."""
+        """For a function of several batches, to call between them, in the model's thread. Images that wait get a
+        forward pass first, and if the function is a long one, the oldest of the others goes too. If nobody waits for
+        the function any more, it ends here."""
         assert threading.current_thread() is self._thread
         function = self._running
         if self._stopped or (function is not None and function.abandoned):
             raise Abandoned
         with self._changed:
-            parts = self._take_parts(self.batch_size)
-        if parts:
-            self._run(parts)
-            self._running = function
+            turns = [self._take_parts(self.batch_size)]
+            if function is not None and function.long:  # others give no turn to their like: it would come inside
+                turns.append(self._take_function())
+        for batch in filter(None, turns):
+            self._run(batch)
+        self._running = function
 
     @property
     def queue_length(self) -> int:
@@ -134,6 +143,13 @@ class ModelThread(Generic[P]):
         for job in parts:
             self._queue.remove(job)
         return parts
+
+    def _take_function(self) -> list[Job[P]]:
+        """The oldest function that is not long, if there is one. The caller holds the lock."""
+        functions = [job for job in self._queue if job.function is not None and not job.long][:1]
+        for job in functions:
+            self._queue.remove(job)
+        return functions
 
 
 def _deliver(batch: Sequence[Job[Any]], results: Sequence[Any]) -> None:

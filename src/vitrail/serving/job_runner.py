@@ -62,11 +62,12 @@ class JobRunner:
         self.model_thread.stop()
         self.pool.close()
 
+    @asynccontextmanager
     async def run_each(
         self, request: Request, finish: Callable[[Picture, Any], T], embeds: bool = False
-    ) -> list[T | UnreadableImage]:
+    ) -> AsyncIterator[list[T | UnreadableImage]]:
         """For each image of the request: `finish(picture, output of the forward pass)`, or why it cannot be decoded.
-        If none can be decoded, the whole request is refused.
+        If none can be decoded, the whole request is refused. Capacity is held until the `async with` block ends.
 
         embeds: `finish` reads the pooled vector. An image in sliding windows, whose answer comes from forward passes of
         its own, then has one as well."""
@@ -89,10 +90,10 @@ class JobRunner:
         with self._reserve(self.images, len(uploads)):
             jobs = (run(number, data) for number, data in enumerate(uploads, start=1))
             results = await self.within_time_limit(request, _all_results(jobs))
-        errors = [result for result in results if isinstance(result, UnreadableImage)]
-        if len(errors) == len(results):
-            raise unprocessable(error_sentence(errors[0]))
-        return results
+            errors = [result for result in results if isinstance(result, UnreadableImage)]
+            if len(errors) == len(results):
+                raise unprocessable(error_sentence(errors[0]))
+            yield results
 
     @asynccontextmanager
     async def decode_one(
@@ -113,6 +114,10 @@ class JobRunner:
 
         with self._reserve(capacity):
             yield await self.within_time_limit(request, decode())
+
+    async def run_in_pool(self, request: Request, function: Callable[[], T]) -> T:
+        """The result of a function of ours in a thread of the pool, within the time limit."""
+        return await self.within_time_limit(request, self.pool.run(function))
 
     async def within_time_limit(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. It is cancelled if the client disconnects or the time is over."""

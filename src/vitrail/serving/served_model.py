@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -142,14 +142,24 @@ class ServedModel:
         except VitrailError as error:
             raise unprocessable(str(error)) from None
 
-    def answer(self, picture: Picture, result: ForwardResult | None, top: int, unknown: bool = False) -> dict[str, Any]:
-        """As `vitrail predict` gives it. result: of the picture's pass; None: none was needed for it."""
+    def answer(
+        self,
+        picture: Picture,
+        result: ForwardResult | None,
+        top: int,
+        unknown: bool = False,
+        take_turns: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
+        """As `vitrail predict` gives it. result: of the picture's pass; None: none was needed for it.
+
+        take_turns: called between forward passes, of which a picture in sliding windows takes many."""
         if self.task is None:
             raise unprocessable(self.no_task)
         pooled: list[Tensor] = []
         if picture.whole is not None:
             image = ModelInput(picture.pixels, picture.letterbox, picture.whole)
-            decoded = self.engine.outputs([image], pooled=None if self.engine.familiarity is None else pooled)
+            kept = None if self.engine.familiarity is None else pooled
+            decoded = self.engine.outputs([image], pooled=kept, before_windows=take_turns)
         else:
             assert result is not None
             letterboxes = [] if picture.letterbox is None else [picture.letterbox]

@@ -56,9 +56,6 @@ def add_attention_route(router: APIRouter, runner: JobRunner) -> None:
             queries = None if token is None else [token]
             return attention_maps_of(runner.served.model, output.step, queries=queries, heads=head_list)
 
-        async with runner.decode_one(request, runner.images) as image:
-            job = runner.model_thread.submit(ForwardRequest(image.picture.pixels, rows, index))
-            maps = await runner.within_time_limit(request, job)
         header = {
             "block": index,
             "query": None if query is None else _token_name(query, config, runner.served.grid, grid),
@@ -67,8 +64,14 @@ def add_attention_route(router: APIRouter, runner: JobRunner) -> None:
             "windows": runner.served.windows_of(index),
             "prefix": prefix_names(config),
         }
-        if as_json:
-            return await runner.pool.run(lambda: json_response({**header, "maps": np.round(maps.values(), 6).tolist()}))
+
+        async with runner.decode_one(request, runner.images) as image:
+            job = runner.model_thread.submit(ForwardRequest(image.picture.pixels, rows, index))
+            maps = await runner.within_time_limit(request, job)
+            if as_json:
+                return await runner.run_in_pool(
+                    request, lambda: json_response({**header, "maps": np.round(maps.values(), 6).tolist()})
+                )
         return Response(pack_parts(header, {**maps.parts()}), media_type=BINARY)
 
 

@@ -35,7 +35,7 @@ def add_explanation_routes(router: APIRouter, runner: JobRunner) -> None:
         check_choice("method", method, methods)
         target, started = _target_index(served, label), time.perf_counter()
         async with runner.decode_one(request, runner.explanations) as image:
-            job = runner.model_thread.call(
+            job = runner.model_thread.call_long(
                 lambda: explain_image(
                     served.explanation_engine, served.input_of(image.picture), method, target, take_turns
                 )
@@ -56,13 +56,13 @@ def add_explanation_routes(router: APIRouter, runner: JobRunner) -> None:
         index, labels = block % depth, served.target_labels
         async with runner.decode_one(request, runner.explanations) as image:
             pixels = image.picture.pixels
-            job = runner.model_thread.call(
+            job = runner.model_thread.call_long(
                 lambda: walk_image(
                     served.explanation_engine, served.input_of(image.picture), pixels, labels, index, take_turns
                 )
             )
             steps = await runner.within_time_limit(request, job)
-        return await runner.pool.run(lambda: json_response({"block": index, "steps": to_python(steps)}))
+            return await runner.run_in_pool(request, lambda: json_response({"block": index, "steps": to_python(steps)}))
 
 
 def _label_query(labels: list[str] | None) -> Any:

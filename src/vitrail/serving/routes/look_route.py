@@ -23,7 +23,7 @@ from vitrail.serving.served_model import split_arrays
 
 
 def add_look_route(router: APIRouter, runner: JobRunner) -> None:
-    depth = runner.served.checkpoint.config.depth
+    served, depth = runner.served, runner.served.checkpoint.config.depth
     block_parameter = block_query(depth)
 
     @post_images(
@@ -39,6 +39,11 @@ def add_look_route(router: APIRouter, runner: JobRunner) -> None:
                 image.picture.pixels, lambda output: _look(runner, image.picture, output, top), index
             )
             result = await runner.within_time_limit(request, runner.model_thread.submit(forward))
+            if image.picture.whole is not None and served.task is not None:
+                answer = runner.model_thread.call(
+                    lambda: served.answer(image.picture, None, top, take_turns=runner.model_thread.take_turns)
+                )
+                result = result._replace(answer=await runner.within_time_limit(request, answer))
         return _look_response(runner, image, index, result)
 
 
@@ -50,13 +55,14 @@ class LookResult(NamedTuple):
 
 
 def _look(runner: JobRunner, picture: Picture, output: ForwardResult, top: int) -> LookResult:
-    """In the model thread: the answer and all maps of the block, from one forward pass."""
+    """In the model thread: the answer and all maps of the block, from one forward pass. The answer to a picture in
+    sliding windows comes later: in their passes others take turns, which they cannot within a batch."""
     started, served = time.perf_counter(), runner.served
     assert output.step is not None
     maps = attention_maps_of(served.model, output.step).parts()
     if output.query_attention is not None:
         maps |= decoder_query_maps(served.model, output.query_attention).parts("queries")
-    answer = None if served.task is None else served.answer(picture, output, top)
+    answer = None if served.task is None or picture.whole is not None else served.answer(picture, output, top)
     return LookResult(answer, maps, output.seconds, time.perf_counter() - started)
 
 

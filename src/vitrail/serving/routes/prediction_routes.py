@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vitrail.images.unreadable import UnreadableImage
+from vitrail.serving.decoding.picture_reader import Picture
+from vitrail.serving.forward_batch import ForwardResult
 from vitrail.serving.http_errors import json_response, unprocessable
 from vitrail.serving.job_runner import JobRunner
 from vitrail.serving.routes.post_images import post_images
@@ -20,7 +23,7 @@ from vitrail.serving.served_model import encode_png, error_sentence, split_array
 
 
 def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
-    served = runner.served
+    served, take_turns = runner.served, runner.model_thread.take_turns
     max_images = runner.limits.images
 
     @post_images(
@@ -37,20 +40,28 @@ def add_prediction_routes(router: APIRouter, runner: JobRunner) -> None:
         if unknown:
             served.check_unknown()
         started = time.perf_counter()
-        results = await runner.run_each(
-            request, lambda picture, output: served.answer(picture, output, top, bool(unknown))
-        )
-        answers = [await _json_answer(runner, result) for result in results]
+
+        def finish(picture: Picture, output: ForwardResult | None) -> dict[str, Any]:
+            return served.answer(picture, output, top, bool(unknown), take_turns)
+
+        async with runner.run_each(request, finish) as results:
+            answers = await runner.within_time_limit(request, _json_answers(runner, results))
         return json_response({"results": answers, "milliseconds": round(1000 * (time.perf_counter() - started), 1)})
 
     @post_images(
         router, "/v1/embed", "What the head reads of each image: one vector.", EmbedResponse, max_images=max_images
     )
     async def embed(request: Request) -> Response:
-        results = await runner.run_each(request, lambda _, output: served.embedding(output), embeds=True)
-        vectors = [{"error": error_sentence(item)} if isinstance(item, UnreadableImage) else item for item in results]
-        width = next(len(item) for item in results if isinstance(item, list))
+        async with runner.run_each(request, lambda _, output: served.embedding(output), embeds=True) as results:
+            vectors = [
+                {"error": error_sentence(item)} if isinstance(item, UnreadableImage) else item for item in results
+            ]
+            width = next(len(item) for item in results if isinstance(item, list))
         return json_response({"embeddings": vectors, "width": width})
+
+
+async def _json_answers(runner: JobRunner, results: Sequence[dict[str, Any] | UnreadableImage]) -> list[Any]:
+    return [await _json_answer(runner, result) for result in results]
 
 
 async def _json_answer(runner: JobRunner, result: dict[str, Any] | UnreadableImage) -> Any:

@@ -47,7 +47,7 @@ def add_search_routes(router: APIRouter, runner: JobRunner, served: ServedIndex)
         async with runner.decode_one(request, runner.images) as image:
             work = runner.model_thread.call(lambda: served.embed(image.picture.pixels))
             vector = await runner.within_time_limit(request, work)
-            found = await runner.pool.run(lambda: served.like_vector(vector, top))
+            found = await runner.run_in_pool(request, lambda: served.like_vector(vector, top))
         return _found(found, started)
 
     @router.get(
@@ -56,11 +56,11 @@ def add_search_routes(router: APIRouter, runner: JobRunner, served: ServedIndex)
         response_model=SearchResponse,
         responses=documented_responses(ERRORS),
     )
-    async def similar(id: str = ID, top: int = TOP) -> Response:
+    async def similar(request: Request, id: str = ID, top: int = TOP) -> Response:
         started, number = time.perf_counter(), _id(id)
         with runner.images.reserve(1):
             try:
-                found = await runner.pool.run(lambda: served.like_id(number, top))
+                found = await runner.run_in_pool(request, lambda: served.like_id(number, top))
             except VitrailError:
                 raise HttpError(404, f"there is no picture {number} in the index", reason="address") from None
         return _found(found, started)
@@ -71,19 +71,23 @@ def add_search_routes(router: APIRouter, runner: JobRunner, served: ServedIndex)
         response_class=Response,
         responses=documented_responses(ERRORS, JPEG),
     )
-    async def picture(id: str = ID) -> Response:
+    async def picture(request: Request, id: str = ID) -> Response:
         number = _id(id)
         with runner.images.reserve(1):
             try:
-                name, data = await runner.pool.run(lambda: served.read_file(number, runner.limits.bytes))
-                decoded = await runner.pool.decode(data, shown(name))
+                jpeg = await runner.within_time_limit(request, _picture(runner, served, number))
             except UnreadableImage as error:
                 raise unprocessable(error_sentence(error)) from None
             except VitrailError:
                 sentence = f"picture {number} is not in the index, or its file is not there any more"
                 raise HttpError(404, sentence, reason="address") from None
-            jpeg = await runner.pool.run(lambda: encode_jpeg(decoded.pixels))
         return Response(jpeg, media_type="image/jpeg")
+
+
+async def _picture(runner: JobRunner, served: ServedIndex, number: int) -> bytes:
+    name, data = await runner.pool.run(lambda: served.read_file(number, runner.limits.bytes))
+    decoded = await runner.pool.decode(data, shown(name))
+    return await runner.pool.run(lambda: encode_jpeg(decoded.pixels))
 
 
 def _id(text: str) -> int:
