@@ -22,6 +22,14 @@ def test_coding_rate_of_one_direction_is_lower():
     assert coding_rate(torch.tensor([[1.0, 0], [1.0, 0]])).item() == pytest.approx(math.log(5) / 2)
 
 
+def test_mixed_precision_does_not_round_the_gram_matrix():
+    torch.manual_seed(0)
+    features = normalize(torch.randn(2, 64, 32), dim=-1)
+    expected = SimDINOLoss()(features, features)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(SimDINOLoss()(features, features), expected)
+
+
 def test_loss_is_that_of_the_paper():
     torch.manual_seed(0)
     student, teacher = normalize(torch.randn(4, 6, 8), dim=-1), normalize(torch.randn(2, 6, 8), dim=-1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from vitrail.model.precision import without_autocast
 from vitrail.training.distributed import SummedOverProcesses
 
 DISTORTION = 0.5  # epsilon of the coding rate
@@ -37,8 +38,8 @@ class SimDINOLoss(nn.Module):
 def coding_rate(features: Tensor, distortion: float = DISTORTION, world: int = 1) -> Tensor:
     """(B, P) -> 1/2 ln det(I + P / (B eps) Z^T Z), B over all processes."""
     batch, width = features.shape
-    features = features.float()
-    gram = features.T @ features
+    with without_autocast(features.device):  # which would round the product to bfloat16
+        gram = features.float().T @ features.float()
     if world > 1:
         gram = SummedOverProcesses.apply(gram)
     scaled = torch.eye(width, device=gram.device) + width / (batch * world * distortion) * gram
