@@ -156,3 +156,88 @@ def test_a_cold_start_is_shown_as_a_ratio_to_importing_torch() -> None:
     seconds = {coldstart.BASE: [2.0, 4.0, 2.0], "second": [1.0, 1.0, 1.5]}
     text = coldstart.page(seconds, argparse.Namespace(model="S/16", rounds=3))
     assert "| second | 1.00 | 0.50 | 1.50 to 1.00 |" in text
+
+
+def test_rows_of_another_call_are_added_to_a_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    tables = importlib.import_module("training.kept_table")
+
+    def table(title: str) -> Any:
+        page, kept = tmp_path / "page.md", tmp_path / "rows.json"
+        return tables.KeptTable(page, kept, title, ("", "score"), ("torch",), "# Page\n")
+
+    table("One").add("ours", "1 %")
+    table("Other").add("ours", "7 %")
+    table("One").add("theirs", "2 %")
+    table("One").add("ours", "3 %")
+    rows = [line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| ")]
+    assert rows == ["|  | score |", "| ours | 3 % |", "| theirs | 2 % |", "|  | score |", "| ours | 7 % |"]
+
+
+def test_what_was_measured_from_scratch_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second file of settings takes only its own fine-tuning."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    benchmark = importlib.import_module("pretrain")
+    measured: list[str] = []
+    monkeypatch.setattr(benchmark, "accuracy", lambda name, *_: measured.append(name) or 0.5)
+    (tmp_path / "cifar10").mkdir()
+    given = argparse.Namespace(
+        work=tmp_path, results=tmp_path / "page.md", model=tmp_path / "run", minutes=3.0, tuning=1.0, shares=[100.0]
+    )
+    for settings in ([], [tmp_path / "muon.toml"]):
+        benchmark.run_labels(argparse.Namespace(**vars(given), settings=settings))
+    assert measured == ["100-tuned", "100-scratch", "100-tuned"]
+    page = given.results.read_text()
+    assert "| 100 % |" in page and "| 100 %, muon |" in page
+
+
+@pytest.mark.parametrize("method", ["simclr", "dino"])
+def test_the_peers_without_labels_are_shown_what_ours_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    """A run of a second in this process: the kept file differs from ours in its normalisation only, and the last layer
+    of DINO's head, which stands still in the first epoch, moves in later ones."""
+    pytest.importorskip("lightly")
+    from vitrail.model.presets import preset
+    from vitrail.model.vit import ViT
+    from vitrail.weights.checkpoint import Checkpoint
+    from vitrail.weights.load import load
+    from vitrail.weights.preprocessing import Preprocessing
+
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr("peers.process.let_torchvision_import", lambda: None)  # the tests have done it
+    peer = importlib.import_module("peers.lightly_ssl")
+    ours = Preprocessing(size=(16, 16), crop_fraction=0.8)
+    Checkpoint(ViT(preset("mu/4", image_size=16, classes=0)), ours, "embed").save(tmp_path / "ours.safetensors")
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    for n in range(8):
+        pixels = np.random.default_rng(n).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "train" / "a" / f"{n}.png")
+    moved: dict[int, bool] = {}
+    after_backward = peer.DINO.after_backward
+
+    def watched(self: Any, epoch: int) -> None:
+        after_backward(self, epoch)
+        moved[epoch] = self.head.last_layer.weight_v.grad is not None
+
+    monkeypatch.setattr(peer.DINO, "after_backward", watched)
+    words = {
+        "method": method,
+        "data": tmp_path,
+        "model": tmp_path / "ours.safetensors",
+        "out": tmp_path / "peer.safetensors",
+    }
+    words |= {"minutes": 0.01, "batch": 4, "workers": 0}
+    monkeypatch.setattr(sys, "argv", ["lightly_ssl", *(part for k, v in words.items() for part in (f"--{k}", str(v)))])
+    monkeypatch.setattr(peer, "keep_large_blocks", lambda: None)
+    state = torch.get_rng_state()
+    try:
+        peer.main()
+    finally:
+        torch.set_rng_state(state)
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["epochs"] == said["steps"] * 4 / 8
+    assert said["precision"] == ("bfloat16" if peer.computes_bf16("cpu") else "float32")
+    assert load(tmp_path / "peer.safetensors").preprocessing == ours.replace(mean=tuple(peer.MEAN), std=tuple(peer.STD))
+    if method == "dino":
+        assert moved.pop(0) is False and moved and all(moved.values())

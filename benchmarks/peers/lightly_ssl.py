@@ -1,7 +1,8 @@
 """Pretraining without labels as users of lightly do it, ended exactly when the time does: its SimCLR or its DINO.
 
-lightly's own transforms, heads, losses and momentum, as its examples put them together, around the very encoder that
-Vitrail trains: fresh weights of the config in `--model`. bfloat16 autocast where it is asked for.
+lightly's own transforms, heads, losses and momentum, as its example (SimCLR) and its script for CIFAR-10 (DINO,
+docs/source/getting_started/benchmarks/cifar10_benchmark.py) put them together, around the very encoder that Vitrail
+trains: fresh weights of the config in `--model`. AdamW in both. bfloat16 where the CPU computes in it, as ours.
     pip install --no-deps lightly lightning-utilities
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+from itertools import chain, repeat
 from pathlib import Path
 
 import torch
@@ -19,10 +21,12 @@ from torch.utils.data import DataLoader, Dataset
 from peers.pictures import labelled_files
 from peers.process import keep_large_blocks, let_torchvision_import, report
 from peers.timed_training import decay_groups, train_for
+from vitrail.model.precision import computes_bf16
 
 let_torchvision_import()
 
-LOCAL_VIEWS = 6
+PROTOTYPES, MOMENTUM = 2048, 0.99
+FROZEN = 1  # epochs
 MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]  # of CIFAR-10
 
 
@@ -51,17 +55,20 @@ def fresh_encoder(model: Path) -> nn.Module:
     return build_network(load(model).config)
 
 
-def save(encoder: nn.Module, path: Path) -> None:
-    """As a model file that `vitrail knn` and `vitrail train --from` take."""
+def save(encoder: nn.Module, model: Path, path: Path) -> None:
+    """As a model file that `vitrail knn` and `vitrail train --from` take. It is shown the same part of a picture as
+    `model`, normalised as in training."""
     from vitrail.weights.checkpoint import Checkpoint
-    from vitrail.weights.preprocessing import Preprocessing
+    from vitrail.weights.load import load
 
-    preprocessing = Preprocessing(size=encoder.config.image_size, mean=tuple(MEAN), std=tuple(STD))
+    preprocessing = load(model).preprocessing.replace(mean=tuple(MEAN), std=tuple(STD))
     Checkpoint(encoder.eval(), preprocessing, "embed").save(path)
 
 
 class SimCLR(nn.Module):
     """As lightly's example: backbone, SimCLRProjectionHead, NTXentLoss."""
+
+    batch = 256
 
     def __init__(self, encoder: nn.Module, width: int, size: int) -> None:
         super().__init__()
@@ -74,65 +81,78 @@ class SimCLR(nn.Module):
         normalize = {"mean": MEAN, "std": STD}
         self.transform = SimCLRTransform(input_size=size, gaussian_blur=0.0, cj_strength=0.5, normalize=normalize)
 
-    def forward(self, views: list[Tensor], progress: float) -> Tensor:
-        """The loss of a batch; progress: part of the time that is over."""
-        one, other = self.head(self.encoder(torch.cat(views[:2]))).float().chunk(2)
+    def forward(self, views: list[Tensor], epoch: int) -> Tensor:
+        """The loss of a batch."""
+        one, other = self.head(self.encoder(torch.cat(views))).float().chunk(2)
         return self.loss(one, other)
 
     @property
     def kept(self) -> nn.Module:
         return self.encoder
 
-    def follow(self, progress: float) -> None:
+    def after_backward(self, epoch: int) -> None:
+        """Nothing stands still."""
+
+    def follow(self) -> None:
         """Nothing follows the weights."""
 
 
 class DINO(nn.Module):
-    """As lightly's example: student and teacher with DINOProjectionHead, DINOLoss, update_momentum."""
+    """As lightly's script for CIFAR-10: two global crops, a head of two layers with batch norm, momentum 0.99. The
+    prototypes stand still in the first epoch, as in lightly's example."""
+
+    batch = 128
 
     def __init__(self, encoder: nn.Module, width: int, size: int) -> None:
         super().__init__()
         from lightly.loss import DINOLoss
-        from lightly.models.modules import DINOProjectionHead
         from lightly.models.utils import deactivate_requires_grad
         from lightly.transforms import DINOTransform
 
-        self.encoder, self.head = encoder, DINOProjectionHead(width, 512, 64, 2048, freeze_last_layer=1)
-        self.teacher, self.teacher_head = copy.deepcopy(encoder), DINOProjectionHead(width, 512, 64, 2048)
+        self.encoder, self.head = encoder, dino_head(width)
+        self.teacher, self.teacher_head = copy.deepcopy(encoder), dino_head(width)
         deactivate_requires_grad(self.teacher)
         deactivate_requires_grad(self.teacher_head)
-        self.loss = DINOLoss(output_dim=2048, warmup_teacher_temp_epochs=5)
+        self.loss = DINOLoss(output_dim=PROTOTYPES)
         self.transform = DINOTransform(
             global_crop_size=size,
-            global_crop_scale=(0.4, 1.0),
-            local_crop_size=size // 2,
-            local_crop_scale=(0.05, 0.4),
-            n_local_views=LOCAL_VIEWS,
+            n_local_views=0,
             gaussian_blur=(0.0, 0.0, 0.0),
             normalize={"mean": MEAN, "std": STD},
         )
 
-    def forward(self, views: list[Tensor], progress: float) -> Tensor:
-        """The loss of a batch; progress: part of the time that is over."""
-        pictures, local = torch.cat(views[:2]), torch.cat(views[2:])
+    def forward(self, views: list[Tensor], epoch: int) -> Tensor:
+        """The loss of a batch."""
+        pictures = torch.cat(views)
         with torch.no_grad():
             teacher = self.teacher_head(self.teacher(pictures)).float().chunk(2)
-        student = self.head(torch.cat([self.encoder(pictures), self.encoder(local)])).float()
-        parts = student.chunk(len(views))
-        return self.loss(list(teacher), list(parts), epoch=round(100 * progress))
+        student = self.head(self.encoder(pictures)).float().chunk(2)
+        return self.loss(list(teacher), list(student), epoch=epoch)
 
     @property
     def kept(self) -> nn.Module:
         return self.teacher
 
-    def follow(self, progress: float) -> None:
-        """The teacher follows, with the momentum of lightly's schedule."""
-        from lightly.models.utils import update_momentum
-        from lightly.utils.scheduler import cosine_schedule
+    def after_backward(self, epoch: int) -> None:
+        """No gradient for the prototypes at first."""
+        self.head.cancel_last_layer_gradients(epoch)
 
-        momentum = cosine_schedule(round(1000 * min(progress, 1.0)), 1001, 0.996, 1)
-        update_momentum(self.encoder, self.teacher, m=momentum)
-        update_momentum(self.head, self.teacher_head, m=momentum)
+    def follow(self) -> None:
+        """The teacher follows."""
+        from lightly.models.utils import update_momentum
+
+        update_momentum(self.encoder, self.teacher, m=MOMENTUM)
+        update_momentum(self.head, self.teacher_head, m=MOMENTUM)
+
+
+def dino_head(width: int) -> nn.Module:
+    """The script's own: two layers before the prototypes instead of three."""
+    from lightly.models.modules.heads import DINOProjectionHead, ProjectionHead
+
+    head = DINOProjectionHead(width, 2048, 256, PROTOTYPES, batch_norm=True, freeze_last_layer=FROZEN)
+    layers = [(width, 2048, nn.BatchNorm1d(2048), nn.GELU()), (2048, 256, None, None)]
+    head.layers = ProjectionHead(layers).layers
+    return head
 
 
 def main() -> None:
@@ -144,45 +164,45 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--batch", type=int, help="default: 256 for SimCLR, 128 for DINO")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=computes_bf16("cpu"))
     given = parser.parse_args()
     keep_large_blocks()
     encoder = fresh_encoder(given.model)
     kind = {"simclr": SimCLR, "dino": DINO}[given.method]
     method = kind(encoder, encoder.config.pooled_width, encoder.config.image_size[0]).train()
     files = [path for path, _ in labelled_files(given.data / "train")[0]]
+    batch = given.batch or method.batch
     loader = DataLoader(
         Views(files, method.transform),
-        given.batch,
+        batch,
         shuffle=True,
         drop_last=True,
         num_workers=given.workers,
         persistent_workers=given.workers > 0,
         generator=torch.Generator().manual_seed(0),
     )
-    state = {"views": iter(loader), "steps": 0, "progress": 0.0}
-    budget = 60 * given.minutes
+    batches = enumerate(chain.from_iterable(repeat(loader)))
+    epoch = 0
 
     def batch_loss() -> Tensor:
-        from peers.process import since_start
-
-        if state["steps"]:
-            method.follow(state["progress"])
-        views = next(state["views"], None)
-        if views is None:
-            state["views"] = iter(loader)
-            views = next(state["views"])
-        state["steps"] += 1
-        state["progress"] = since_start() / budget
+        nonlocal epoch
+        step, views = next(batches)
+        epoch = step // len(loader)
+        if step:
+            method.follow()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=given.bf16):
-            return method(views, state["progress"])
+            return method(views, epoch)
 
     optimizer = torch.optim.AdamW(decay_groups(method, 0.05), lr=given.lr)
-    steps, seconds = train_for(given.minutes, optimizer, batch_loss)
-    save(method.kept, given.out)
-    report(method=given.method, steps=steps, seconds=seconds, images_per_second=steps * given.batch / seconds)
+    steps, seconds = train_for(
+        given.minutes, optimizer, batch_loss, after_backward=lambda: method.after_backward(epoch)
+    )
+    save(method.kept, given.model, given.out)
+    precision = "bfloat16" if given.bf16 else "float32"
+    epochs = steps * batch / len(files)
+    report(method=given.method, precision=precision, batch=batch, steps=steps, epochs=epochs, seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ def train_for(
     batch_loss: Callable[[], Tensor],
     clip: float | None = None,
     shape: str = "cosine",
+    after_backward: Callable[[], None] | None = None,
 ) -> tuple[int, float]:
     """Steps until so many minutes after the process was started -> steps, seconds.
 
     batch_loss: draws the next batch and gives its loss. clip: the largest norm of the gradient. shape: how the learning
-    rate falls after its warm-up, cosine or linear.
+    rate falls after its warm-up, cosine or linear. after_backward: may change gradients.
     """
     begin, budget = since_start(), 60 * minutes
     peaks = [group["lr"] for group in optimizer.param_groups]
@@ -40,6 +41,8 @@ def train_for(
         loss = batch_loss()
         optimizer.zero_grad()
         loss.backward()
+        if after_backward is not None:
+            after_backward()
         if clip is not None:
             nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
         optimizer.step()

@@ -46,7 +46,8 @@ def _circumstances(packages: Sequence[str]) -> list[str]:
 def _without_places(words: Sequence[str]) -> list[str]:
     """Where data and results lie on this machine is nobody's business."""
     places = [n for n, word in enumerate(words) if word in ("--work", "--results", "--vitrail", "--package", "--data")]
-    return [word for n, word in enumerate(words) if n not in places and n - 1 not in places]
+    left = [word for n, word in enumerate(words) if n not in places and n - 1 not in places]
+    return [Path(word).name if word.startswith("/") else word for word in left]
 
 
 def table_row(*cells: str) -> str:

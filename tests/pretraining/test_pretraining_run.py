@@ -91,10 +91,18 @@ def test_a_run_that_was_cut_can_be_trained_from(tmp_path, whole):
     assert "accuracy" in done.stdout
 
 
-@pytest.mark.parametrize("method", ["simdino", "dino", "mae"])
-def test_two_processes_learn_what_one_does(tmp_path, whole, method):
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("simdino", ""),
+        ("simdino", 'head_norm = true\nrate_crops = "all"\ntarget = "mean"\n'),
+        ("dino", ""),
+        ("mae", ""),
+    ],
+)
+def test_two_processes_learn_what_one_does(tmp_path, whole, method, changes):
     settings = tmp_path / "tiny.toml"
-    settings.write_text(TINY_PRETRAIN.format(workers=0, noise=0.0, method=method))
+    settings.write_text(TINY_PRETRAIN.format(workers=0, noise=0.0, method=method) + changes)
     for processes, name in ((1, "one"), (2, "two")):
         done = vitrail(
             "pretrain", whole / "data", "--out", tmp_path / name, "--settings", settings, processes=processes

@@ -29,9 +29,9 @@ def build_method(
         loss = DINOLoss(pretrain.outputs, pretrain.student_temperature, pretrain.centre_momentum)
         return SelfDistillation(student, head, loss, momentum, pretrain.teacher_temperature)
     if pretrain.method == "simdino":
-        projection = ProjectionHead(width, pretrain.hidden, pretrain.outputs)
-        coding_rate = SimDINOLoss(pretrain.coding_rate, world=world)
-        return SelfDistillation(student, projection, coding_rate, momentum)
+        projection = ProjectionHead(width, pretrain.hidden, pretrain.outputs, norm=pretrain.head_norm)
+        coding_rate = SimDINOLoss(pretrain.coding_rate, pretrain.distortion, pretrain.rate_crops, world)
+        return SelfDistillation(student, projection, coding_rate, momentum, target=pretrain.target)
     if pretrain.method == "mae":
         return MaskedAutoencoder(student, pretrain.mask)
     assert teacher is not None

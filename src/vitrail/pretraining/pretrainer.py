@@ -36,7 +36,6 @@ from vitrail.training.train_step import Trainer, draw_tokens, gradients_stay_loc
 from vitrail.training.validate import HeldOutImages, outputs_of
 from vitrail.weights.checkpoint import Checkpoint
 
-SMALLEST = 0.1  # part of a picture's area that a local crop shows at least
 BANK = 4  # training images whose classes are known, for each held-out one that looks for neighbours among them
 
 
@@ -211,7 +210,7 @@ def views_for(settings: Settings, size: tuple[int, int]) -> tuple[View, ...]:
         return (whole,)
     local = View(
         size=(pretrain.local_size, pretrain.local_size),
-        area=(min(SMALLEST, pretrain.local_area), pretrain.local_area),
+        area=(min(pretrain.local_least, pretrain.local_area), pretrain.local_area),
         flip=flip,
         colour=pretrain.colour,
         blur=0.5,

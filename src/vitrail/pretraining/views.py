@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.loading.augment import Augmentation, crop_maps, flip_maps, mirrored, sample
+from vitrail.data.loading.augment import Augmentation, crop_maps, flip_maps, sample
 from vitrail.data.loading.loader import Batch, Loader, RawBatch
 from vitrail.data.loading.rng import step_seed, uniform
 from vitrail.data.loading.sampler import BatchIndices
@@ -69,7 +69,9 @@ def make_view(
     widths; fill (1, C, 1, 1): the colour beyond their edges."""
     place = torch.from_numpy(uniform(seed, drawn.epoch, drawn.keys, 4, "place")).float()
     maps = crop_maps(sizes, view.size, resize, view.augmentation, place)
-    maps = maps @ flip_maps(view.flip, mirrored(seed, drawn.epoch, drawn.keys))
+    # anew in every epoch: flips that take turns, as for labels, would leave two views of an image for ever alike or not
+    flipped = torch.from_numpy(uniform(seed, drawn.epoch, drawn.keys, 2, "mirror") < 0.5)
+    maps = maps @ flip_maps(view.flip, flipped)
     images = sample(pictures, maps[:, :2], view.size, fill)
     draws = torch.from_numpy(uniform(seed, drawn.epoch, drawn.keys, DRAWS, "colour")).float()
     return change_colours(images, draws, view.colour, view.blur, view.solarize)

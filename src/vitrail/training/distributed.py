@@ -151,7 +151,7 @@ def distribute(model: nn.Module, processes: Processes, shard: bool) -> nn.Module
     if processes.world == 1:
         return model
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             model.set_submodule(name, SharedBatchNorm(module, processes.world))
     if shard:
         from torch.distributed.fsdp import fully_shard
@@ -185,7 +185,7 @@ class SharedBatchNorm(nn.Module):
     """Batch norm whose statistics are those of the whole batch, whichever process an image is on. torch's own
     SyncBatchNorm runs on GPUs only. Its parameters and buffers are those of the layer it stands for."""
 
-    def __init__(self, layer: nn.BatchNorm2d, world: int) -> None:
+    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, world: int) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
         self.eps, self.momentum, self.world = layer.eps, layer.momentum or 0.1, world
@@ -202,12 +202,13 @@ class SharedBatchNorm(nn.Module):
             )
         kind, x = x.dtype, x.float()  # statistics in half precision would be too coarse
         count = x.numel() / x.shape[1] * self.world
-        mean = SummedOverProcesses.apply(x.sum(dim=(0, 2, 3))) / count
-        centred = x - mean.view(1, -1, 1, 1)
-        variance = SummedOverProcesses.apply(centred.square().sum(dim=(0, 2, 3))) / count
+        others, channels = [0, *range(2, x.ndim)], (1, -1, *[1] * (x.ndim - 2))
+        mean = SummedOverProcesses.apply(x.sum(dim=others)) / count
+        centred = x - mean.view(channels)
+        variance = SummedOverProcesses.apply(centred.square().sum(dim=others)) / count
         with torch.no_grad():
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * count / (count - 1), self.momentum)
             self.num_batches_tracked += 1
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)).to(kind)
+        return (centred * scale.view(channels) + self.bias.view(channels)).to(kind)

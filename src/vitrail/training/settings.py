@@ -278,12 +278,14 @@ class Pretrain(Section):
     local_area: float | None = optional(
         0.0, "largest part of a picture's area that a local crop shows; not set: chosen", low=0, high=1
     )
+    local_least: float = setting(0.1, "smallest part of a picture's area that a local crop shows", low=0.01, high=1)
     local_size: int | None = optional(0, "pixels a side of a local crop; not set: about half of a global one", low=0)
     colour: float = setting(1.0, "how strongly colours are changed; 0: not at all", low=0, high=2)
     hidden: int | None = optional(0, "width of the projection head; not set: chosen", low=0)
     outputs: int | None = optional(
         0, "dino: prototypes; simdino: dimensions that the coding rate is computed in; not set: chosen", low=0
     )
+    head_norm: bool = setting(False, "simdino: batch norm in the projection head")
     momentum: float | None = optional(
         -1.0, "of the teacher at the start; not set: 0.996, less in short runs; simdino: 0.9", low=0, high=1
     )
@@ -294,6 +296,13 @@ class Pretrain(Section):
     student_temperature: float = setting(0.1, "dino: of the student", low=0.001)
     centre_momentum: float = setting(0.9, "dino: of the centre that is taken off the teacher's outputs", low=0, high=1)
     coding_rate: float = setting(1.0, "simdino: weight of the coding rate, which keeps features apart", low=0)
+    rate_crops: str = setting("global", "simdino: the crops whose coding rate is taken", choices=("global", "all"))
+    distortion: float = setting(0.5, "simdino: epsilon of the coding rate; lower asks for more bits", low=0.001)
+    target: str = setting(
+        "teacher",
+        "simdino: what a crop agrees with: the teacher, or the mean of all crops",
+        choices=("teacher", "mean"),
+    )
     weight_decay_end: float | None = optional(
         -1.0, "the weight decay rises from train.weight_decay to this; not set: it stays", low=0
     )

@@ -33,3 +33,12 @@ def test_longer_prototypes_change_nothing():
 def test_the_projection_has_length_one():
     lengths = ProjectionHead(6, hidden=8, outputs=5)(torch.randn(3, 6)).norm(dim=1)
     torch.testing.assert_close(lengths, torch.ones(3))
+
+
+def test_batch_norm_takes_away_what_all_have_in_common():
+    torch.manual_seed(0)
+    plain, normed = ProjectionHead(6, 8, 5), ProjectionHead(6, 8, 5, norm=True)
+    x = torch.randn(64, 6)
+    torch.testing.assert_close(normed(x + 3), normed(x), rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(plain(x + 3), plain(x), rtol=1e-3, atol=1e-3)
+    assert [type(layer).__name__ for layer in normed.mlp] == ["Linear", "BatchNorm1d", "GELU"] * 2 + ["Linear"]

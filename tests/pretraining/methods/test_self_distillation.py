@@ -40,6 +40,15 @@ def test_gradients_reach_the_student_and_not_the_teacher(kind):
     assert names and all(name.startswith("pretraining.head.") for name in names)
 
 
+def test_crops_that_agree_with_their_mean_have_no_use_for_the_teacher():
+    """Nothing runs through it, and it follows all the same."""
+    method = made("simdino")
+    method.target = "mean"
+    method.teacher.register_forward_pre_hook(lambda *_: pytest.fail("the teacher was called"))
+    method(views(), None, Moment(5, 10, 0)).backward()
+    assert all(parameter.grad is not None for parameter in method.student.parameters())
+
+
 def test_the_teacher_follows_with_its_momentum():
     """After two updates from weights 0 with a student of 1: 1 - m_0 m_1, where m goes from 0.9 to 1 in 2 steps."""
     method = made("simdino")

@@ -22,6 +22,14 @@ def test_coding_rate_of_one_direction_is_lower():
     assert coding_rate(torch.tensor([[1.0, 0], [1.0, 0]])).item() == pytest.approx(math.log(5) / 2)
 
 
+def test_mixed_precision_does_not_round_the_gram_matrix():
+    torch.manual_seed(0)
+    features = normalize(torch.randn(2, 64, 32), dim=-1)
+    expected = SimDINOLoss()(features, features)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(SimDINOLoss()(features, features), expected)
+
+
 def test_loss_is_that_of_the_paper():
     torch.manual_seed(0)
     student, teacher = normalize(torch.randn(4, 6, 8), dim=-1), normalize(torch.randn(2, 6, 8), dim=-1)
@@ -49,3 +57,18 @@ def test_gradient_spreads_features_that_are_all_alike():
         with torch.no_grad():
             features -= 0.5 * gradient
     assert coding_rate(normalize(features[0], dim=-1)).item() == pytest.approx(most, rel=1e-2)
+
+
+def test_coding_rate_of_all_crops():
+    torch.manual_seed(0)
+    student, teacher = normalize(torch.randn(4, 6, 8), dim=-1), normalize(torch.randn(2, 6, 8), dim=-1)
+    apart = SimDINOLoss(crops="all")(student, teacher) - SimDINOLoss()(student, teacher)
+    rates = torch.stack([coding_rate(one) for one in student])
+    torch.testing.assert_close(apart, (8 + 6) / (8 * 6) * (rates[:2].mean() - rates.mean()))
+
+
+def test_without_a_teacher_crops_agree_with_their_mean():
+    torch.manual_seed(0)
+    student = normalize(torch.randn(4, 6, 8), dim=-1)
+    expected = cosine_similarity(student, student.mean(0).expand_as(student), dim=-1).mean()
+    torch.testing.assert_close(SimDINOLoss(weight=0.0)(student), -expected)

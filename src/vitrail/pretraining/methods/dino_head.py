@@ -10,17 +10,21 @@ HIDDEN, BOTTLENECK = 2048, 256  # of the paper
 
 
 class ProjectionHead(nn.Module):
-    """Three linear layers with GELU between them, and a result of length 1: (B, D) -> (B, outputs)."""
+    """Three linear layers with GELU between them, and a result of length 1: (B, D) -> (B, outputs).
+    norm: batch norm before each GELU, in the place of the linear layer's bias."""
 
-    def __init__(self, width: int, hidden: int = HIDDEN, outputs: int = BOTTLENECK) -> None:
+    def __init__(self, width: int, hidden: int = HIDDEN, outputs: int = BOTTLENECK, *, norm: bool = False) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(
-            nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, outputs)
-        )
+        layers: list[nn.Module] = []
+        for before in (width, hidden):
+            layers += [nn.Linear(before, hidden, bias=not norm)]
+            layers += [nn.BatchNorm1d(hidden), nn.GELU()] if norm else [nn.GELU()]
+        self.mlp = nn.Sequential(*layers, nn.Linear(hidden, outputs))
         for layer in self.mlp:
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, D) -> (B, outputs), each of length 1, in float32."""

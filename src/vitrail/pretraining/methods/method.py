@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from vitrail.model.vit import ViT
 from vitrail.training.distributed import Processes
 
+GLOBAL_VIEWS = 2  # of an image, where a method has several views: the first ones
+
 
 @dataclass(frozen=True)
 class Moment:

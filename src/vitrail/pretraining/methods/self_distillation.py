@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from vitrail.model.noise import current_keys, drawing_by, keys_for
 from vitrail.model.vit import ViT
 from vitrail.pretraining.methods.dino_loss import WARM_TEMPERATURE, DINOLoss
-from vitrail.pretraining.methods.method import Method, Moment
+from vitrail.pretraining.methods.method import GLOBAL_VIEWS, Method, Moment
 from vitrail.pretraining.methods.schedules import cosine, first_momentum, linear
 from vitrail.pretraining.methods.simdino_loss import SimDINOLoss
 from vitrail.training.distributed import Processes
 
-GLOBAL_VIEWS = 2
 FROZEN_PROTOTYPES = 0.01  # of the steps: the paper's code keeps the last layer still for its first epoch of 100
 WARM_UP = 0.1  # of the steps, for the teacher's temperature
 
@@ -31,13 +30,15 @@ class SelfDistillation(Method):
         loss: DINOLoss | SimDINOLoss,
         momentum: tuple[float | None, float] = (None, 1.0),
         temperature: float = WARM_TEMPERATURE,
+        target: str = "teacher",
     ) -> None:
-        """momentum: of the teacher at the start (None: by the length of the run) and at the end."""
+        """momentum: of the teacher at the start (None: by the length of the run) and at the end. target: "mean", where
+        the student's own crops are what they learn to agree with, and the teacher is only kept."""
         super().__init__()
         self.student, self.head, self.loss = student, head, loss
         self.teacher = without_noise(student)
         self.teacher_head = copy.deepcopy(head).requires_grad_(False)
-        self.momentum, self.temperature = momentum, temperature
+        self.momentum, self.temperature, self.target = momentum, temperature, target
         self.resting_loss = loss.resting_loss if isinstance(loss, DINOLoss) else None
 
     @property
@@ -47,19 +48,26 @@ class SelfDistillation(Method):
 
     def forward(self, views: Sequence[Tensor], keep: Tensor | None, moment: Moment) -> Tensor:
         """All views -> the loss. The teacher sees whole global views, and its batch norms have statistics of them."""
-        pictures = torch.cat(list(views[:GLOBAL_VIEWS]))
-        with torch.no_grad():
-            teacher = self.teacher_head(self.teacher(pictures)).unflatten(0, (GLOBAL_VIEWS, -1))
+        if isinstance(self.loss, SimDINOLoss):
+            teacher = self.teacher_outputs(views) if self.target == "teacher" else None
+            return self.loss(self.student_outputs(views, keep), teacher)
+        teacher = self.teacher_outputs(views)
+        self.loss.observe(teacher)
+        return self.loss(self.student_outputs(views, keep), teacher, self.temperature_at(moment))
+
+    @torch.no_grad()
+    def teacher_outputs(self, views: Sequence[Tensor]) -> Tensor:
+        """(G, B, P) of the global views."""
+        return self.teacher_head(self.teacher(torch.cat(list(views[:GLOBAL_VIEWS])))).unflatten(0, (GLOBAL_VIEWS, -1))
+
+    def student_outputs(self, views: Sequence[Tensor], keep: Tensor | None) -> Tensor:
+        """(V, B, P) of all views, those patches of the global ones that are kept."""
         with drawing_by(view_keys(range(GLOBAL_VIEWS))):
-            features = [self.student(pictures, keep=keep)]
+            features = [self.student(torch.cat(list(views[:GLOBAL_VIEWS])), keep=keep)]
         if len(views) > GLOBAL_VIEWS:
             with drawing_by(view_keys(range(GLOBAL_VIEWS, len(views)))):
                 features.append(self.student(torch.cat(list(views[GLOBAL_VIEWS:]))))
-        student = self.head(torch.cat(features)).unflatten(0, (len(views), -1))
-        if isinstance(self.loss, SimDINOLoss):
-            return self.loss(student, teacher)
-        self.loss.observe(teacher)
-        return self.loss(student, teacher, self.temperature_at(moment))
+        return self.head(torch.cat(features)).unflatten(0, (len(views), -1))
 
     def temperature_at(self, moment: Moment) -> float:
         """Of the teacher."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from vitrail.model.precision import without_autocast
+from vitrail.pretraining.methods.method import GLOBAL_VIEWS
 from vitrail.training.distributed import SummedOverProcesses
 
 DISTORTION = 0.5  # epsilon of the coding rate
@@ -17,28 +19,40 @@ DISTORTION = 0.5  # epsilon of the coding rate
 class SimDINOLoss(nn.Module):
     """Minus the cosine between student and teacher, minus the weighted coding rate of the student."""
 
-    def __init__(self, weight: float = 1.0, distortion: float = DISTORTION, world: int = 1) -> None:
+    def __init__(
+        self, weight: float = 1.0, distortion: float = DISTORTION, crops: str = "global", world: int = 1
+    ) -> None:
+        """crops: whose coding rate is taken, of the "global" ones or of "all"."""
         super().__init__()
-        self.weight, self.distortion, self.world = weight, distortion, world
+        self.weight, self.distortion, self.crops, self.world = weight, distortion, crops, world
 
-    def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
+    def forward(self, student: Tensor, teacher: Tensor | None = None) -> Tensor:
         """student (V, B, P): all crops, the global ones first; teacher (G, B, P): the global crops; of length 1 each.
-        Scalar: the alignment is a mean over all pairs of different crops, the coding rate over the global crops."""
-        views, batch, width = student.shape
-        same = min(len(teacher), views)
-        every = (teacher.sum(0) * student.sum(0)).sum() - (teacher[:same] * student[:same]).sum()
-        alignment = every / (batch * (len(teacher) * views - same))
+        None: the crops agree with their mean. Scalar: minus the alignment, minus the mean of the coding rates."""
+        _, batch, width = student.shape
         images = batch * self.world
         balance = (width + images) / (width * images)  # so that the weight suits any width and batch
-        rates = torch.stack([coding_rate(one, self.distortion, self.world) for one in student[:same]])
-        return -alignment - self.weight * balance * rates.mean()
+        counted = student if self.crops == "all" else student[:GLOBAL_VIEWS]
+        rates = torch.stack([coding_rate(one, self.distortion, self.world) for one in counted])
+        return -alignment(student, teacher) - self.weight * balance * rates.mean()
+
+
+def alignment(student: Tensor, teacher: Tensor | None) -> Tensor:
+    """The mean cosine over all pairs of a student's and a teacher's crop that are not the same. Without a teacher: of
+    each crop with the mean of all crops of its image (EMP-SSL, arXiv:2304.03977), which is the length of that mean."""
+    if teacher is None:
+        return student.mean(0).norm(dim=-1).mean()
+    views, batch, _ = student.shape
+    same = min(len(teacher), views)
+    every = (teacher.sum(0) * student.sum(0)).sum() - (teacher[:same] * student[:same]).sum()
+    return every / (batch * (len(teacher) * views - same))
 
 
 def coding_rate(features: Tensor, distortion: float = DISTORTION, world: int = 1) -> Tensor:
     """(B, P) -> 1/2 ln det(I + P / (B eps) Z^T Z), B over all processes."""
     batch, width = features.shape
-    features = features.float()
-    gram = features.T @ features
+    with without_autocast(features.device):  # which would round the product to bfloat16
+        gram = features.float().T @ features.float()
     if world > 1:
         gram = SummedOverProcesses.apply(gram)
     scaled = torch.eye(width, device=gram.device) + width / (batch * world * distortion) * gram
