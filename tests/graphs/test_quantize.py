@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import socket
 from collections import Counter
 from dataclasses import dataclass
@@ -84,6 +85,21 @@ def test_every_layer_is_in_int8_but_attention_is_not(quantized: Quantized, capsy
     assert 1e-4 < quantized.error(quantized.int8) < 0.4
     assert capsys.readouterr().out == ""  # NNCF's progress bars would stand in the way of answers
     assert set(layers) <= set(graphs.layer_titles(quantized.model))
+
+
+def test_without_vnni_sums_do_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests hold OpenVINO to AVX2 (`tests/conftest.py`), whose sums of 8-bit products saturate at 16 bits."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("only x86 processors add up products of bytes in 16 bits")
+    network = lively_vit(preset("mu/16", image_size=32, classes=5, depth=1))
+    model = openvino_model(trace(Checkpoint(network, Preprocessing(size=(32, 32)))))
+    errors = []
+    for saturates in (True, False):
+        if not saturates:  # as if it had VNNI
+            monkeypatch.setattr(openvino_int8, "saturates_int8", lambda: False)
+        int8 = openvino_int8.quantize(model, IMAGES, None)
+        errors.append(Quantized(openvino_int8, model, int8).error(int8))
+    assert errors[0] < 0.5 * errors[1], errors
 
 
 def test_tokens_are_compared_and_merged_in_float(quantized: Quantized) -> None:

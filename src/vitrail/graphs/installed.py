@@ -9,10 +9,10 @@ from vitrail.errors import VitrailError
 
 
 def import_installed(name: str) -> Any:
-    """The module; VitrailError where it is not installed."""
+    """The module; VitrailError where it is not installed, or cannot be imported."""
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # a damaged installation raises whatever it likes
         raise VitrailError(f"this needs {name}: pip install 'vitrail[fast]' ({error})") from None
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vitrail.graphs.graph_file import Forward
 from vitrail.graphs.no_telemetry import import_silently
+from vitrail.model.precision import saturates_int8
 
 LAYERS = ("MatMul", "Convolution", "GroupConvolution", "ConvolutionBackpropData")
 ATTENTION = "ScaledDotProductAttention"
@@ -48,6 +49,7 @@ def with_nncf(
     nncf.set_log_level(logging.ERROR)
     advanced = import_silently("nncf.quantization.advanced_parameters")
     alphas = advanced.AdvancedSmoothQuantParameters(matmul=OFF if alpha is None else alpha)
+    fix = advanced.OverflowFix  # 7 bits for weights: in the first layer, or in all, where the sums of 8 are wrong
     with _without_progress_bars():
         return nncf.quantize(
             model,
@@ -57,7 +59,9 @@ def with_nncf(
             subset_size=len(images),
             ignored_scope=nncf.IgnoredScope(names=list(in_float)),
             advanced_parameters=nncf.AdvancedQuantizationParameters(
-                smooth_quant_alphas=alphas, backend_params={"compress_weights": False}
+                smooth_quant_alphas=alphas,
+                overflow_fix=fix.ENABLE if saturates_int8() else fix.FIRST_LAYER,
+                backend_params={"compress_weights": False},
             ),
         )
 

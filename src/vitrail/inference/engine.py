@@ -105,7 +105,7 @@ class Engine:
         if chosen_later:
             opened.use(engine, precision, calibration, device, merge_tokens)
         else:
-            _check_engine(opened, pictures)
+            _check_engine(opened, precision, pictures)
         return opened
 
     def use(
@@ -129,7 +129,7 @@ class Engine:
             self.backend = choose_backend(self, precision, pictures)
         else:
             self.backend = load_backend(engine, self.network, device=device, precision=precision, pictures=pictures)
-            _check_engine(self, pictures)
+            _check_engine(self, precision, pictures)
         if merging is not None:
             choose_merging.print_merging(self, merging)
 
@@ -315,8 +315,9 @@ class EnginePictures:
         return check_images(self.checkpoint, self.path, self.calibration)
 
 
-def _check_engine(engine: Engine, pictures: Pictures) -> None:
-    if engine.backend.name == "torch":
+def _check_engine(engine: Engine, precision: str, pictures: Pictures) -> None:
+    """Compare what somebody named with torch in float32; not the default, whose first answer does not wait."""
+    if engine.backend.name == "torch" and precision == "auto":
         return
     from vitrail.inference.auto.named_engine import check_engine
 

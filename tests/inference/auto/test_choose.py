@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,8 @@ from torch import Tensor
 import vitrail
 from vitrail.cli import main
 from vitrail.commands.predict import run_predict
+from vitrail.errors import VitrailError
+from vitrail.graphs.no_telemetry import SENDER
 from vitrail.inference.auto import candidates as candidates_module
 from vitrail.inference.auto import choose as choose_module
 from vitrail.inference.auto import crash_record, measure_engines, named_engine
@@ -25,6 +30,7 @@ from vitrail.inference.auto.choice_record import Choice, choices_of
 from vitrail.inference.auto.crash_record import crashes_of
 from vitrail.inference.auto.measure_engines import Measurement
 from vitrail.inference.auto.timing import median_seconds
+from vitrail.inference.backends import openvino_run
 from vitrail.inference.backends.backend import BACKENDS
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.child.run_in_child import run_in_child
@@ -72,7 +78,6 @@ def engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, float]
     needs: dict[str, tuple[str, ...]] = {"exact": (), "wrong": ()}
     monkeypatch.setattr(candidates_module, "NEEDS", needs)
     monkeypatch.setattr(choose_module, "NEEDS", needs)
-    monkeypatch.setattr(named_engine, "NEEDS", needs)
     monkeypatch.setattr(measure_engines, "run_in_child", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(
         measure_engines, "median_seconds", lambda runs: {name: seconds[name.partition(" ")[0]] for name in runs}
@@ -178,6 +183,63 @@ def test_without_the_packages_a_line_says_what_they_bring(
     assert "engine auto: torch; pip install 'vitrail[fast]' would bring OpenVINO" in line and line.count("\n") == 1
 
 
+def test_an_engine_that_cannot_be_loaded_leaves_torch(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that measures could: what a user's script has imported, it has not."""
+    path = save()
+    Engine.open(path, engine="auto", calibration=PICTURES)
+    said(capsys)
+
+    def fail(checkpoint: Checkpoint, *, device: str, precision: str, pictures: Any = None) -> Any:
+        raise VitrailError("openvino_telemetry is already imported")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Exact, "load", fail)
+        engine = Engine.open(path, engine="auto")
+    assert engine.backend.name == "torch" and engine.choice is None
+    assert "engine auto: torch, because exact cannot be loaded: openvino_telemetry is already" in said(capsys)
+    assert Engine.open(path, engine="auto").backend.name == "exact"  # in another process it can
+
+
+@pytest.mark.parametrize("kind", [ImportError, AttributeError, None])
+def test_openvino_that_cannot_be_imported_is_left_out(
+    save: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Exception] | None,
+) -> None:
+    """Because it is broken, or because the user's script let its telemetry loose; and it is back when it can be."""
+    real = importlib.import_module
+
+    def fail(name: str) -> Any:
+        if name == "openvino" and kind is not None:
+            raise kind("a library of it is missing")
+        return real(name)
+
+    needs: dict[str, tuple[str, ...]] = {"openvino": ("openvino",), "exact": ()}
+    for module in (candidates_module, choose_module):
+        monkeypatch.setattr(module, "NEEDS", needs)
+    monkeypatch.setattr("vitrail.model.precision.computes_bf16", lambda device: True)
+    path = save()
+    with monkeypatch.context() as broken:
+        broken.setattr(openvino_run, "core", openvino_run.core.__wrapped__)
+        broken.setattr(importlib, "import_module", fail)
+        if kind is None:
+            broken.setitem(sys.modules, SENDER, ModuleType(SENDER))
+        engine = Engine.open(path, engine="auto", precision="fp32", calibration=PICTURES)
+    line = said(capsys)
+    needed = "this needs openvino: pip install 'vitrail[fast]' (a library of it is missing)"
+    reason = f"{SENDER} is already imported" if kind is None else needed
+    assert f"engine auto: openvino is left out: {reason}" in line
+    assert engine.backend.name == "exact" and "engine auto: exact in float32" in line
+    seconds = {"torch": 0.4, "exact": 0.2, "openvino": 0.1}
+    monkeypatch.setattr(
+        measure_engines, "median_seconds", lambda runs: {name: seconds[name.partition(" ")[0]] for name in runs}
+    )
+    assert Engine.open(path, engine="auto", precision="fp32", calibration=PICTURES).backend.name == "openvino"
+
+
 class OwnError(Exception):
     """Of no common kind, as ONNX Runtime's and protobuf's are."""
 
@@ -250,6 +312,28 @@ def test_an_engine_that_is_named_is_taken_and_compared_once(
     assert said(capsys) == ""
 
 
+@pytest.mark.parametrize(("engine", "precision"), [("compiled", "fp32"), ("torch", "bf16")])
+def test_what_torch_itself_can_do_faster_is_compared_too(
+    save: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    engines: dict[str, float],
+    engine: str,
+    precision: str,
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda network: network)
+    path = save()
+    times = {"torch in float32": 0.4, "torch in bfloat16": 0.2, "compiled in float32": 0.2}
+    monkeypatch.setattr(measure_engines, "median_seconds", lambda runs: {name: times[name] for name in runs})
+    opened = Engine.open(path, engine=engine, precision=precision, calibration=PICTURES)
+    name = f"{engine} in {opened.backend.precision}"
+    assert f"vitrail: {name}, 2.00 times as fast as torch in float32: the same answer for 6 of 6" in said(capsys)
+    Engine.open(path, engine=engine, precision=precision, calibration=PICTURES)
+    assert said(capsys) == ""
+    for precision in ("auto", "fp32"):  # nobody asked for it, and the first answer would wait; or it is the reference
+        assert Engine.open(path, precision=precision, calibration=PICTURES).choice is None
+
+
 def test_what_auto_chose_is_not_compared_again_when_a_worker_names_it(
     save: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +375,7 @@ def end_the_process(measurement: Measurement) -> Choice:
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     needs: dict[str, tuple[str, ...]] = {"crashing": (), "exact": ()}
-    for module in (candidates_module, choose_module, named_engine):
+    for module in (candidates_module, choose_module):
         monkeypatch.setattr(module, "NEEDS", needs)
     monkeypatch.setattr(measure_engines, "run_in_child", run_in_child)
     monkeypatch.setattr(measure_engines, "measure", measure_with_stubs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitrail.errors import VitrailError
 from vitrail.inference.auto.candidates import FAST, NEEDS, Candidate, candidates, is_installed
 from vitrail.inference.auto.choice_record import Choice, choice_key, read_choice, write_choice
 from vitrail.inference.auto.machine import machine
@@ -41,7 +42,14 @@ def choose_backend(engine: Engine, precision: str, pictures: Pictures) -> Backen
     if choice is None:
         return load_backend("torch", engine.network, device="cpu", precision=precision)
     wanted = choice.precision if precision == "auto" else precision  # torch in float32 stands for torch in general
-    return load_backend(choice.engine, engine.network, device="cpu", precision=wanted)
+    try:
+        return load_backend(choice.engine, engine.network, device="cpu", precision=wanted)
+    except VitrailError as error:  # the process that measured could, or it could when it was measured
+        if choice.engine == "torch":
+            raise
+        print_error(f"engine auto: torch, because {choice.engine} cannot be loaded: {error}")
+        engine.choice = None
+        return load_backend("torch", engine.network, device="cpu", precision=precision)
 
 
 def _choice(engine: Engine, precision: str, pictures: Pictures) -> Choice | None:
@@ -49,10 +57,8 @@ def _choice(engine: Engine, precision: str, pictures: Pictures) -> Choice | None
     model = fingerprint(engine.network)
     has_int8 = any(record["format"] == "openvino" for record in int8_records(model))
     found = candidates(precision, has_int8)
-    key = choice_key(model, circumstances(engine) | {"precision": precision, "int8": has_int8})
+    key = choice_key(model, circumstances(engine) | {"candidates": [str(one) for one in found]})
     choice = read_choice(key)
-    if choice is not None and choice.candidate not in found:
-        choice = None
     images = more_pictures(choice, pictures)
     if images is not None:
         choice = measure_apart(engine, found, images, model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.inference.auto.candidates import NEEDS, REFERENCE, Candidate
+from vitrail.inference.auto.candidates import REFERENCE, Candidate
 from vitrail.inference.auto.choice_record import Choice, read_choice, write_choice
 from vitrail.inference.auto.choose import more_pictures, named_key
 from vitrail.inference.auto.measure_engines import GAIN, choose, reference_backend
@@ -13,9 +13,9 @@ from vitrail.terminal import print_error
 
 
 def check_engine(engine: Engine, pictures: Pictures) -> None:
-    """For engines other than torch, where there are pictures to compare on. int8 was judged when it was made."""
+    """Where there are pictures to compare on. int8 was judged when it was made; on a GPU there is nothing to choose."""
     named = Candidate(engine.backend.name, engine.backend.precision)
-    if named.engine not in NEEDS or named.precision == "int8":
+    if named == REFERENCE or named.precision == "int8" or engine.backend.device.type != "cpu":
         return
     key = named_key(engine, fingerprint(engine.network), named)
     choice = read_choice(key)
