@@ -353,7 +353,7 @@ def test_int8_is_searched_on_pictures_and_its_figures_are_in_the_file(
     monkeypatch.setattr(int8_search, "run_in_child", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(quantize_search, "ALPHAS", (None,))  # what the search does is tested where it is
     (tmp_path / "photos").mkdir()
-    for number, picture in enumerate([*pixels, *(255 - pixels)]):
+    for number, picture in enumerate([*pixels, *(255 - pixels), *pixels[:, ::-1], *pixels[:, :, ::-1]]):
         Image.fromarray(picture).save(tmp_path / "photos" / f"{number}.png")
     model = checkpoint("classify")
     with torch.no_grad():
