@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ import vitrail
 from vitrail.data.layouts.recognise import read_dataset
 from vitrail.data.loading.split import digest_files, hold_out
 from vitrail.errors import VitrailError
+from vitrail.graphs.graph_formats import graph_parts, traced_graph
+from vitrail.inference.calibration import int8_search
+from vitrail.inference.calibration.int8_search import Int8Job
 from vitrail.tasks.registry import task_for
 
 
@@ -32,6 +36,26 @@ def test_the_same_as_the_task_on_the_outputs(save: Callable[..., Path], photos: 
     assert all(Path(miss["image"]).parent.name == miss["truth"] for miss in found["worst"])
     assert found["data"] == str(photos) and found["model"].endswith("model.safetensors")
     json.dumps(found)
+
+
+@pytest.mark.parametrize("named", [None, "same", "other"])
+def test_int8_says_what_it_was_calibrated_on(
+    named: str | None, save: Callable[..., Path], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(job: Int8Job) -> tuple[list[bytes], dict[str, Any]]:
+        loss = {"metric": "accuracy", "points": 0.1, "largest_probability_difference": None}
+        record = {"loss": loss, "held_out": 4, "calibration": job.pictures.source, "images": len(job.pictures.images)}
+        return graph_parts(job.graph_format, traced_graph(job.graph_format, job.checkpoint, job.size)), record
+
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(int8_search, "search_int8_apart", search)  # it takes minutes, and has tests of its own
+    shutil.copytree(photos, tmp_path / "others")
+    folder = {"same": photos, "other": tmp_path / "others", None: None}[named]
+    found = vitrail.evaluate(save(), photos, engine="onnxruntime", precision="int8", calibration=folder, bootstrap=0)
+    [note] = found["notes"]
+    of = "12 pictures at hand" if named is None else f"12 labelled pictures of {folder}"
+    assert note.startswith(f"int8 was calibrated on {of}")
+    assert ("flattered" in note) == (named != "other")
 
 
 def test_labels_are_matched_by_name_not_by_place(save: Callable[..., Path], photos: Path) -> None:

@@ -60,10 +60,15 @@ def openvino_from_parts(parts: Sequence[bytes]) -> Any:
 
 def open_openvino(folder: Path) -> Run:
     """The file as OpenVINO runs it on the CPU, in float32."""
-    compiled = import_silently("openvino").Core().compile_model(folder / FILE, "CPU", EXACT)
+    core = import_silently("openvino").Core()
+    model = core.read_model(folder / FILE)
+    names = [
+        output.get_any_name() for output in model.outputs
+    ]  # compiled ones also have those of what is fused in them
+    compiled = core.compile_model(model, "CPU", EXACT)
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
         results = compiled(images)
-        return {output.get_any_name(): np.array(results[output]) for output in compiled.outputs}
+        return {name: np.array(results[place]) for place, name in enumerate(names)}
 
     return run

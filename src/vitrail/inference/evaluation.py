@@ -15,6 +15,7 @@ from vitrail.data.layouts.recognise import read_dataset, recognise
 from vitrail.dataset import Dataset, Item
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
+from vitrail.inference.backends.int8_record import calibrated_on
 from vitrail.inference.engine import Engine
 from vitrail.inference.evaluation_part import EvaluationPart, choose_part
 from vitrail.inference.image_processor import ModelInput, clipped_note
@@ -72,7 +73,7 @@ def evaluate_dataset(
         "precision": predictor.engine.backend.precision,
         "unreadable": rows.unreadable,
         "familiarity": _familiarity(predictor.engine, subset.items, rows),
-        "notes": [*subset.notes, *findings, *result.get("notes", ()), *_notes(result, subset, checkpoint, seen)],
+        "notes": [*subset.notes, *findings, *result.get("notes", ()), *_notes(result, subset, predictor.engine, seen)],
     }
 
 
@@ -98,9 +99,13 @@ def _as_in_training(checkpoint: Checkpoint) -> DenseOptions:
     return DenseOptions(ignore=ignore if isinstance(ignore, int) and -1 <= ignore <= 255 else -1)
 
 
-def _notes(result: dict[str, Any], subset: EvaluationPart, checkpoint: Checkpoint, seen: SeenImages) -> list[str]:
+def _notes(result: dict[str, Any], subset: EvaluationPart, engine: Engine, seen: SeenImages) -> list[str]:
     """What is to be known beside the numbers."""
+    checkpoint = engine.checkpoint
     notes = []
+    int8 = getattr(engine.backend, "int8", None)
+    if int8:
+        notes.append(calibrated_on(int8, [item.path for item in subset.items]))
     if "threshold" in result and subset.part == "val" and "training" in checkpoint.provenance:
         notes.append(
             f"the threshold {result['threshold']:.2f} of precision, recall and F1 was chosen on the validation images "

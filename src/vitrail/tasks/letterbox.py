@@ -17,3 +17,20 @@ class Letterbox:
     def whole(cls, size: tuple[int, int]) -> Letterbox:
         """A picture that fills the whole input."""
         return cls(size, (0, 0, *size), size)
+
+    @property
+    def visible(self) -> tuple[slice, slice]:
+        """The rows and columns of the picture that the input shows: all, unless it goes through sliding windows and is
+        larger than the one in its middle. Windows keep the picture's own scale."""
+        shown = []
+        for side, begin, end, size in zip(self.own, self.inside[:2], self.inside[2:], self.input, strict=True):
+            shown.append(slice(max(0, -begin), side - max(0, end - size)))
+        return shown[0], shown[1]
+
+    @property
+    def of_visible(self) -> Letterbox:
+        """Where the visible part lies, as a picture of its own: the input says nothing of what is beyond."""
+        rows, columns = self.visible
+        top, left, bottom, right = self.inside
+        inside = max(0, top), max(0, left), min(bottom, self.input[0]), min(right, self.input[1])
+        return Letterbox((rows.stop - rows.start, columns.stop - columns.start), inside, self.input)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from xml.etree import ElementTree
 
@@ -9,16 +10,19 @@ import numpy as np
 import pytest
 
 import vitrail
+from tests.inference.conftest import random_picture
 from vitrail.cli import main
 from vitrail.commands.bench import measured
 from vitrail.errors import VitrailError
 from vitrail.inference.auto.candidates import Candidate
-from vitrail.inference.bench import contenders
+from vitrail.inference.auto.compare import compare
+from vitrail.inference.bench import contenders, measure
 from vitrail.inference.bench.bench_process import WorkerProcess
 from vitrail.inference.bench.bench_text import machine_line
 from vitrail.inference.bench.bench_worker import Worker
 from vitrail.inference.bench.measure import Measured
 from vitrail.report.pages.bench_chart import bench_chart
+from vitrail.weights.load import load
 
 KEYS = {"engine", "precision", "batch", "images_per_second", "p50_ms", "p95_ms", "peak_mb", "agreement", "peak_share"}
 
@@ -43,6 +47,25 @@ def test_two_engines_side_by_side(save, capfd, tmp_path):
 def test_from_python_with_merged_tokens_on_real_pictures(save, photos):
     [row] = vitrail.bench(save(), engines="torch:fp32", batch=1, rounds=1, calibration=photos, merge_tokens=1)
     assert row.keys() >= KEYS and row["batch"] == 1
+
+
+def test_masks_of_one_window_are_compared_where_the_window_is(save, tmp_path, monkeypatch):
+    """A picture larger than the window: what lies beyond is no answer of anybody."""
+    (tmp_path / "large").mkdir()
+    random_picture(0, (40, 64)).save(tmp_path / "large" / "0.png")
+    model = load(save(task="segment", head="mask_linear"))
+    windows = dataclasses.replace(model, preprocessing=model.preprocessing.replace(resize="window", crop_fraction=1.0))
+    file, shapes = windows.save(tmp_path / "windows.safetensors"), []
+
+    def comparing(engine, expected, given):
+        shapes.extend(mask.shape for mask in [*expected, *given])
+        return compare(engine, expected, given)
+
+    monkeypatch.setattr(measure, "compare", comparing)
+    rows = vitrail.bench(
+        file, engines=["torch:fp32", "openvino:fp32"], batch=1, rounds=1, calibration=tmp_path / "large"
+    )
+    assert shapes == [(32, 32)] * 4 and [row["agreement"] for row in rows] == [1, 1]
 
 
 def test_a_worker_that_dies_costs_its_own_rows(save, monkeypatch):

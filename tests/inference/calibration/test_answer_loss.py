@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.conftest import lively_vit
 from vitrail.inference.calibration.answer_loss import AnswerJudge
 from vitrail.inference.calibration.calibration_images import CalibrationImages
-from vitrail.inference.image_processor import ModelInput
+from vitrail.inference.image_processor import ImageProcessor, ModelInput
 from vitrail.model.presets import preset
 from vitrail.tasks.letterbox import Letterbox
 from vitrail.weights.checkpoint import Checkpoint
@@ -91,6 +93,28 @@ def test_with_truth_a_loss_is_one_of_accuracy() -> None:
     assert few.metric == "accuracy, expected by float32's probabilities"
     right = iter(torch.eye(4)[truths])
     assert judge(lambda images: next(right)[None].numpy()).points == pytest.approx(-25)
+
+
+def windows_of(task: str) -> tuple[Checkpoint, list[ModelInput]]:
+    """A model that looks through windows of 32 px, and pictures of 40 x 64 as it reads them."""
+    checkpoint = dataclasses.replace(checkpoint_of(task), preprocessing=Preprocessing(size=SIZE, resize="window"))
+    processor = ImageProcessor(checkpoint.preprocessing, dense=True)
+    blots = [np.random.default_rng(n).integers(0, 255, (5, 8, 3), dtype=np.uint8) for n in range(4)]
+    return checkpoint, [processor.read(Image.fromarray(blot.repeat(8, 0).repeat(8, 1))) for blot in blots]
+
+
+@pytest.mark.parametrize("task", ["segment", "depth"])
+def test_what_lies_beyond_the_one_window_that_is_run_does_not_count(task: str) -> None:
+    checkpoint, images = windows_of(task)
+    shown = AnswerJudge(checkpoint, CalibrationImages(images, "a test")).answers
+    assert [answer.shape for answer in shown] == [SIZE] * len(images)
+    truths = [torch.full((40, 64), 2.0 if task == "depth" else 2, dtype=answer.dtype) for answer in shown]
+    for truth, answer in zip(truths, shown, strict=True):
+        truth[4:36, 16:48] = answer
+    judge = AnswerJudge(checkpoint, CalibrationImages(images, "a test", truths))
+    same = judge(forward_of(checkpoint))
+    assert judge.has_truth and judge.score == pytest.approx(1.0, abs=1e-5)
+    assert same.agreement is not None and same.agreement.compared == len(images) * 32 * 32
 
 
 def test_outputs_that_are_no_numbers_lose_everything() -> None:

@@ -25,7 +25,7 @@ from vitrail.model.presets import preset
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.preprocessing import Preprocessing
 
-PICTURES = [np.random.default_rng(n).integers(0, 255, (32, 32, 3), dtype=np.uint8) for n in range(6)]
+PICTURES = [np.random.default_rng(n).integers(0, 255, (32, 32, 3), dtype=np.uint8) for n in range(12)]
 ATTEMPTS = "VITRAIL_TEST_ATTEMPTS"  # a variable that the child inherits: a file with a line for each attempt
 CRASHES = "VITRAIL_TEST_CRASHES"  # and how many of them crash
 
@@ -34,7 +34,9 @@ def job() -> Int8Job:
     checkpoint = Checkpoint(
         lively_vit(preset("mu/16", image_size=32, classes=5, depth=1)), Preprocessing(size=(32, 32))
     )
-    return Int8Job(checkpoint, (32, 32), "openvino", CalibrationImages([ModelInput(p) for p in PICTURES], "6 pictures"))
+    return Int8Job(
+        checkpoint, (32, 32), "openvino", CalibrationImages([ModelInput(p) for p in PICTURES], "12 pictures")
+    )
 
 
 FIND = int8_search.find_int8
@@ -66,7 +68,7 @@ def test_after_one_crash_it_is_there(
     parts, record = search_int8_apart(job())
     assert "the search for int8 crashed (a segmentation fault): it is tried once more" in capsys.readouterr().err
     assert len(attempts.read_text().splitlines()) == 2
-    assert (record["images"], record["layers"]) == (6, 7)
+    assert (record["images"], record["layers"]) == (12, 7)
     int8 = graph_from_parts("openvino", parts)
     assert quantize.compiled(int8)(np.zeros((2, 3, 32, 32), np.float32)).shape == (2, 5)
 

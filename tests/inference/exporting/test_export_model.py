@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,14 @@ import vitrail
 from vitrail.cli import main
 from vitrail.errors import VitrailError
 from vitrail.graphs import onnx_graph, quantize_search
+from vitrail.graphs.answer_pass import Normalisation, Normalise
 from vitrail.graphs.no_telemetry import import_silently
+from vitrail.graphs.trace import trace_module
 from vitrail.inference.calibration import int8_search
+from vitrail.inference.calibration.quantized_model import quantized_model
 from vitrail.inference.engine import task_of
+from vitrail.inference.exporting import export_int8
+from vitrail.inference.exporting.export_check import Check, answers_agree, refuse_if_off
 from vitrail.model.presets import build_network, preset
 from vitrail.model.swin.swin_config import SwinConfig
 from vitrail.tasks.letterbox import Letterbox
@@ -279,6 +285,67 @@ def test_the_command_says_what_it_wrote(
     assert lines[3].startswith("  checked against the model on 8 images of noise: largest difference 0.0e+00")
 
 
+@pytest.fixture
+def int8_of_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short search in this process that refuses nothing: it has tests of its own."""
+    monkeypatch.setattr(int8_search, "run_in_child", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(int8_search, "quantized_model", partial(quantized_model, allowed_drop=1000.0))
+    monkeypatch.setattr(quantize_search, "ALPHAS", (None,))
+
+
+@pytest.fixture
+def calibrating(tmp_path: Path) -> Path:
+    """A folder of pictures as many as int8 asks for."""
+    (tmp_path / "photos").mkdir()
+    for number in range(12):
+        picture = np.random.default_rng(number).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(picture).save(tmp_path / "photos" / f"{number}.png")
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("task, format", [("segment", "onnx"), ("depth", "openvino"), ("detect", "onnx")])
+def test_masks_depth_and_boxes_in_int8_are_those_of_the_int8_network(
+    task: str, format: str, tmp_path: Path, calibrating: Path, pixels: np.ndarray, int8_of_anything: None
+) -> None:
+    labels = ["depth (m)"] if task == "depth" else None
+    state = {"depth": {"log_mean": 1.0, "log_std": 0.5}, "detect": {"threshold": 0.3, "nms_iou": 0.4}}.get(task)
+    model = checkpoint(task, labels, state, **HEADS[task])
+    options = {"format": format, "preprocessing": "inside", "images": calibrating}
+    exported = vitrail.export(model, tmp_path / "out", precision="int8", **options)
+    outputs, metadata = READERS[format](tmp_path / "out", pixels)
+    with torch.no_grad():
+        raw = model.model(torch.from_numpy(normalised(pixels)))
+        decoded = task_of(model).graph_outputs(raw, (64, 64))
+    expected = {name: value.numpy() for name, value in decoded.items()}
+    assert set(metadata["outputs"]) == set(outputs) == set(expected) and metadata["int8"]["layers"] > 5
+    assert exported.check.difference > 0
+    measured = {"segment": "logits", "depth": "depth", "detect": "scores"}[task]
+    error = np.abs(outputs[measured] - expected[measured]).mean()
+    assert 0 < error < 0.3 * expected[measured].std(), error
+    if task == "segment":
+        assert (outputs["mask"] == expected["mask"]).mean() > 0.9
+    if task == "detect":
+        assert answers_agree(expected, outputs, False, 0.3) > 0.5
+
+
+@pytest.mark.parametrize("task, format", [("classify", "onnx"), ("detect", "openvino")])
+def test_an_int8_file_that_is_not_its_network_is_not_left_there(
+    task: str, format: str, tmp_path: Path, calibrating: Path, int8_of_anything: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swapped(parts: Any) -> Any:  # what stands before the network: half as bright as it should be
+        module = Normalise(Normalisation((0.2, 0.2, 0.2), (0.9, 0.9, 0.9)))
+        program = trace_module(module, torch.zeros(2, 64, 64, 3, dtype=torch.uint8), free_batch=True)
+        return chain([export_int8._as_graph(program, format, "pixels", ["images"]), *parts[1:]])
+
+    chain = getattr(export_int8, f"chain_{format}")
+    monkeypatch.setattr(export_int8, f"chain_{format}", swapped)
+    model = checkpoint(task, **HEADS.get(task, {}))
+    options = {"format": format, "preprocessing": "inside", "images": calibrating}
+    with pytest.raises(VitrailError, match="differs from its int8 network by .* no file was written"):
+        vitrail.export(model, tmp_path / "out", precision="int8", **options)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("format, preprocessing", [("openvino", "inside"), ("onnx", "outside")])
 def test_int8_is_searched_on_pictures_and_its_figures_are_in_the_file(
     format: str, preprocessing: str, tmp_path: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
@@ -286,7 +353,7 @@ def test_int8_is_searched_on_pictures_and_its_figures_are_in_the_file(
     monkeypatch.setattr(int8_search, "run_in_child", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(quantize_search, "ALPHAS", (None,))  # what the search does is tested where it is
     (tmp_path / "photos").mkdir()
-    for number, picture in enumerate([*pixels, *(255 - pixels)]):
+    for number, picture in enumerate([*pixels, *(255 - pixels), *pixels[:, ::-1], *pixels[:, :, ::-1]]):
         Image.fromarray(picture).save(tmp_path / "photos" / f"{number}.png")
     model = checkpoint("classify")
     with torch.no_grad():
@@ -303,6 +370,31 @@ def test_int8_is_searched_on_pictures_and_its_figures_are_in_the_file(
     plain = vitrail.export(model, tmp_path / "plain", format=format)
     held = {"onnx": "model.onnx", "openvino": "model.bin"}[format]
     assert (tmp_path / "out" / held).stat().st_size < plain.path.with_name(held).stat().st_size
+
+
+def test_boxes_that_are_elsewhere_are_refused_though_their_scores_are_right() -> None:
+    expected = {"boxes": np.zeros((1, 4, 4)), "scores": np.full((1, 4), 0.9)}
+    for precision in ("fp32", "int8"):
+        refuse_if_off(Check(1, "noise", {"scores": 0.0}, 0.75), expected, precision)
+        with pytest.raises(VitrailError, match="by where its boxes are: 25 % of them agree"):
+            refuse_if_off(Check(1, "noise", {"scores": 0.0}, 0.25), expected, precision)
+
+
+@pytest.mark.parametrize(
+    "format, computes_bf16, hint", [("openvino", True, "bf16"), ("openvino", False, "f32"), ("onnx", True, "f32")]
+)
+def test_int8_is_judged_with_what_its_runtime_computes_in_between(
+    format: str, computes_bf16: bool, hint: str, tmp_path: Path, calibrating: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(job: Any) -> Any:
+        raise VitrailError(f"judged with {job.hint}")
+
+    monkeypatch.setattr(export_int8, "search_int8_apart", search)
+    precision = "bfloat16" if computes_bf16 else "float32"
+    monkeypatch.setattr(export_int8.OpenVinoBackend, "choose_precision", lambda name: precision)
+    with pytest.raises(VitrailError, match=f"judged with {hint}"):
+        options = {"format": format, "images": calibrating}
+        vitrail.export(checkpoint("classify"), tmp_path / "out", precision="int8", **options)
 
 
 def test_what_int8_cannot_be_is_said(tmp_path: Path) -> None:

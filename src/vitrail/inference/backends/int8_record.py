@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from vitrail.inference.backends.graph_cache import ENDING, GraphCache
+from vitrail.inference.calibration.calibration_file import AT_HAND
 from vitrail.text import counted
 
 INT8 = "-int8"  # in the name of a graph
@@ -23,6 +27,17 @@ def int8_words(record: dict[str, Any]) -> str:
     difference = "" if largest is None else f", largest difference of a probability {largest:.2g}"
     held_out = counted(record["held_out"], "picture")
     return f"int8 loses {loss['points']:.2f} points of {loss['metric']} on {held_out}{difference}"
+
+
+def calibrated_on(record: dict[str, Any], measured: Sequence[str | Path]) -> str:
+    """One line: what it was calibrated on, and whether that may be among the images that it is measured on."""
+    note, folder = f"int8 was calibrated on {record['calibration']}", record.get("folder")
+    same = record["calibration"].endswith(AT_HAND)
+    if folder is not None:
+        same = any(Path(folder) in Path(os.path.abspath(path)).parents for path in measured)
+    if not same:
+        return note
+    return f"{note}, which may be among these images: it is flattered on the same ones, so name others (--calibration)"
 
 
 def int8_graphs(fingerprint: str) -> list[str]:

@@ -182,7 +182,7 @@ class Bench:
         )
 
     def _decoded(self, outputs: Tensor) -> list[Tensor]:
-        letterboxes = [image.letterbox for image in self.images if image.letterbox is not None]
+        letterboxes = [image.letterbox.of_visible for image in self.images if image.letterbox is not None]
         return list(self.engine.decode(outputs, letterboxes))
 
 

@@ -62,7 +62,7 @@ class AnswerJudge:
         self.has_truth = self.task is not None and calibration.truths is not None and not too_few
         self.truths: list[Any] = []
         if calibration.truths is not None and self.has_truth:
-            self.truths = list(calibration.truths)[: len(self.expected)]
+            self.truths = list(self._visible(calibration.truths))
         elif self.task is not None:
             self.truths = [self.task.pseudo_label(answer) for answer in self.answers]
         self.metric, self.score = self._score(self.answers)  # of float32
@@ -118,14 +118,23 @@ class AnswerJudge:
         return self.task.judged_by(results["metrics"])
 
     def _decoded(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """(1, ...) each -> what the task takes for one image; maps and boxes in the picture's own pixels."""
+        """(1, ...) each -> what the task takes for one image; maps and boxes in the picture's own pixels.
+
+        Of a picture that is looked at through sliding windows, the one in the middle is run, and its pixels are judged.
+        """
         if not isinstance(self.task, DenseTask):
             return [output[0] for output in outputs]
         decoded = []
         for output, image in zip(outputs, self.images, strict=False):
             assert image.letterbox is not None
-            decoded += self.task.decode(output, [image.letterbox])
+            decoded += self.task.decode(output, [image.letterbox.of_visible])
         return decoded
+
+    def _visible(self, truths: Sequence[Any]) -> Iterator[Any]:
+        """What is true of the judged images, where an image is larger than the one window that is run: there."""
+        for image, truth in zip(self.images[: len(self.expected)], truths, strict=False):
+            box = image.letterbox
+            yield truth if box is None or box.of_visible == box else truth[box.visible]
 
     def _distance(self, outputs: Tensor, expected: Tensor) -> float:
         link = "" if self.task is None else self.task.link

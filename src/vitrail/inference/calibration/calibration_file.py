@@ -31,6 +31,7 @@ from vitrail.weights.preprocessing import Preprocessing
 NAME = "calibration.zip"
 MOST = 300  # pictures: what NNCF's authors calibrate on
 LEAST = 32  # that a choice stands on, if there are so many; one on fewer is made again when there are more
+AT_HAND = "at hand"  # in words: pictures that somebody wants answers for, who named no others
 INDEX = "calibration.json"
 FORMAT = 1
 QUALITY = 95  # of JPEG, without subsampling of colours

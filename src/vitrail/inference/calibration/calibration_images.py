@@ -13,7 +13,7 @@ from vitrail.dataset import Item, classes_at
 from vitrail.errors import VitrailError
 from vitrail.images.unreadable import UnreadableImage
 from vitrail.inference.backends.torch_backend import TorchBackend
-from vitrail.inference.calibration.calibration_file import MOST, calibration_beside, read_calibration
+from vitrail.inference.calibration.calibration_file import AT_HAND, MOST, calibration_beside, read_calibration
 from vitrail.inference.engine import Engine
 from vitrail.inference.evaluation import dataset_for
 from vitrail.inference.evaluation_part import choose_part
@@ -29,6 +29,7 @@ from vitrail.weights.checkpoint import Checkpoint
 
 WORKERS = 2  # threads that decode a folder
 MOST_LOOKED_AT = 100_000  # of the images that a few are chosen from
+FEWEST = 12  # for int8: eight calibrate, and what four others lose is the least that can be called measured
 MOST_LABELLED = 900  # of a folder: 300 to calibrate on, the others to judge by
 
 
@@ -42,10 +43,13 @@ class CalibrationImages:
 
     def split(self) -> tuple[CalibrationImages, CalibrationImages]:
         """Two thirds to calibrate on, but 300 at most, and the others; in no order, for the pictures of a run have one
-        of each class in turn. Fewer than three are given twice."""
+        of each class in turn. VitrailError where there are too few for both."""
         count = len(self.images)
-        if count < 3:
-            return self, self
+        if count < FEWEST:
+            raise VitrailError(
+                f"int8 needs {FEWEST} pictures or more, some to be calibrated on and others to be judged by, and here "
+                f"are {count} ({self.source}): give a folder of pictures like those that the model will see"
+            )
         order, fitted = permutation(0, 0, count).tolist(), min(MOST, count - count // 3)
         return self.part(sorted(order[:fitted])), self.part(sorted(order[fitted:]))
 
@@ -74,7 +78,7 @@ def calibration_images(
         if images:
             return CalibrationImages(images, f"{counted(len(images), 'training picture')} of {shown(file)}")
     if fallback:
-        return CalibrationImages(list(fallback[:MOST]), f"{counted(len(fallback[:MOST]), 'picture')} at hand")
+        return CalibrationImages(list(fallback[:MOST]), f"{counted(len(fallback[:MOST]), 'picture')} {AT_HAND}")
     raise VitrailError(
         "there are no pictures to calibrate on: no calibration.zip lies beside the model, so give a folder of pictures "
         "like those it will see"

@@ -44,7 +44,7 @@ def quantized_model(
     measured = judge(graphs.compiled(int8, hint))  # it has seen these pictures: no praise, but a surprise counts
     choice = replace(choice, loss=max(choice.loss, measured, key=lambda loss: loss.points))
     check_loss(choice, allowed_drop)
-    return int8, record_of(choice, final)
+    return int8, record_of(choice, final) | {"between": hint}
 
 
 def graphs_of(model: Any) -> Int8Graph:

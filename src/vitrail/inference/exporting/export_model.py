@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from vitrail.inference.exporting.export_check import (
     run_in_batches,
     torch_run,
 )
-from vitrail.inference.exporting.export_int8 import Int8Request, check_int8, int8_graph
+from vitrail.inference.exporting.export_int8 import Int8Pass, Int8Request, check_int8, int8_pass
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.tasks.registry import EMBED
 from vitrail.tasks.task import Task
@@ -87,7 +87,7 @@ def export_checkpoint(checkpoint: Checkpoint, folder: Path, settings: ExportSett
     pixels, of = check_images(processor, settings.images)
     inputs = np.stack(pixels) if settings.inside else processor.transform(pixels).numpy()
     expected = run_in_batches(torch_run(answers), inputs, settings.batch)  # before the weights are rounded
-    write, record = _writer(checkpoint, answers, inputs, settings, tuple(expected))
+    writer = _writer(checkpoint, answers, inputs, settings, tuple(expected))
     metadata: dict[str, Any] = {
         "vitrail": __version__,
         "task": checkpoint.task,
@@ -98,17 +98,20 @@ def export_checkpoint(checkpoint: Checkpoint, folder: Path, settings: ExportSett
         "outputs": _described_outputs(task, expected),
         "grid": [-(-side // cell) for side, cell in zip(size, checkpoint.config.levels[-1].cell, strict=True)],
         "precision": settings.precision,
-        **({} if record is None else {"int8": record}),
+        **({} if writer.int8 is None else {"int8": writer.int8.record}),
     }
     with replacing_all(folder) as temporary:
-        write(temporary, {})
+        writer.write(temporary, {})
         given = run_in_batches(open_file(temporary), inputs, settings.batch)
         threshold = metadata["calibration"].get("threshold")
-        check = compare(expected, given, of, task is not None and task.link == "sigmoid", threshold)
-        refuse_if_off(check, expected, settings.precision)
+        compared = partial(compare, of=of, several_labels=task is not None and task.link == "sigmoid")
+        check = compared(expected, given, threshold=threshold)
+        if writer.int8 is not None:  # whose network was judged by its metric; is this file that network?
+            expected = run_in_batches(writer.int8.run, inputs, settings.batch)
+        refuse_if_off(compared(expected, given, threshold=threshold), expected, settings.precision)
         metadata["check"] = check.to_dict()
         text = json.dumps(metadata, ensure_ascii=False)
-        write(temporary, {METADATA: text})
+        writer.write(temporary, {METADATA: text})
         (temporary / BESIDE).write_text(text + "\n", encoding="utf-8")
     return ExportedModel(folder / file, metadata, check)
 
@@ -141,25 +144,30 @@ def _format(name: str) -> tuple[str, Callable[[Path], Run]]:
     return torch_graph.FILE, torch_graph.open_torch
 
 
+class _Writer(NamedTuple):
+    write: Write  # the file, with metadata, into a folder
+    int8: Int8Pass | None = None  # what the file is, if it is one in int8
+
+
 def _writer(
     checkpoint: Checkpoint, answers: AnswerPass, inputs: np.ndarray, settings: ExportSettings, names: tuple[str, ...]
-) -> tuple[Write, Any]:
-    """What writes the file, with metadata, into a folder; and of int8 the record of how it was made."""
+) -> _Writer:
+    """The model traced for its format, ready to be written."""
     if settings.precision == "int8":
         request = Int8Request(settings.format, settings.input_name, names, settings.model_path, settings.images)
-        model, record = int8_graph(checkpoint, answers, torch.from_numpy(inputs), request)
+        int8 = int8_pass(checkpoint, answers, torch.from_numpy(inputs), request)
         write = onnx_graph.write_onnx_proto if settings.format == "onnx" else openvino_graph.write_openvino
-        return partial(write, model), record
+        return _Writer(partial(write, int8.model), int8)
     if settings.precision == "bf16":
         weights_in_bfloat16(answers.network)
     example = torch.from_numpy(np.resize(inputs, (settings.batch or EXAMPLES, *inputs.shape[1:])))
     program = trace_module(answers, example, free_batch=settings.batch is None)
     if settings.format == "onnx":
-        return partial(onnx_graph.write_onnx, onnx_graph.onnx_program(program, settings.input_name, names)), None
+        return _Writer(partial(onnx_graph.write_onnx, onnx_graph.onnx_program(program, settings.input_name, names)))
     if settings.format == "openvino":
         model = openvino_graph.openvino_model(program, settings.input_name, names)
-        return partial(openvino_graph.write_openvino, model), None
-    return partial(torch_graph.write_torch, program), None
+        return _Writer(partial(openvino_graph.write_openvino, model))
+    return _Writer(partial(torch_graph.write_torch, program))
 
 
 def _described_input(settings: ExportSettings, inputs: np.ndarray) -> dict[str, Any]:
