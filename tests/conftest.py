@@ -13,6 +13,8 @@ from typing import Any
 # Single precision on every machine, in processes that tests start too: mixed precision is tested where it is asked for.
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # before torch, which reads it once
 
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # tests import ONNX Runtime themselves, and it reports while it is imported
+
 if "VITRAIL_CACHE" not in os.environ:  # graphs of networks are kept there: not in the cache of whoever runs the tests
     os.environ["VITRAIL_CACHE"] = tempfile.mkdtemp(prefix="vitrail-tests-")
     atexit.register(shutil.rmtree, os.environ["VITRAIL_CACHE"], ignore_errors=True)

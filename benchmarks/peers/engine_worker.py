@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.peers.process import let_torchvision_import
-from vitrail.graphs.no_telemetry import import_silently
+from vitrail.graphs.no_telemetry import import_onnxruntime, import_silently
 from vitrail.inference.bench.bench_worker import Forward, Worker, answer_requests
 
 
@@ -76,7 +76,7 @@ def onnxruntime_forward(precision: str, pictures: Any, threads: int, **folders: 
     import tempfile
     from pathlib import Path
 
-    import onnxruntime
+    onnxruntime = import_onnxruntime()
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     network = timm_model(folders["timm"])

@@ -14,10 +14,3 @@ def import_installed(name: str) -> Any:
         return importlib.import_module(name)
     except Exception as error:  # a damaged installation raises whatever it likes
         raise VitrailError(f"this needs {name}: pip install 'vitrail[fast]' ({error})") from None
-
-
-def import_onnxruntime() -> Any:
-    """ONNX Runtime, which on Windows would report to its makers; VitrailError where it is not installed."""
-    runtime = import_installed("onnxruntime")
-    runtime.disable_telemetry_events()
-    return runtime

@@ -14,7 +14,8 @@ import torch
 from torch.export import ExportedProgram
 
 from vitrail.graphs.graph_file import IMAGES, OUTPUTS, POOLED, Run
-from vitrail.graphs.installed import import_installed, import_onnxruntime
+from vitrail.graphs.installed import import_installed
+from vitrail.graphs.no_telemetry import import_onnxruntime
 
 FILE = "model.onnx"
 MOST_BYTES = 1_900_000_000  # of weights inside of one file: protobuf ends at 2 GiB, and the graph takes some too

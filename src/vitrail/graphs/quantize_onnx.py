@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.graphs.graph_file import IMAGES, Forward
-from vitrail.graphs.installed import import_onnxruntime
-from vitrail.graphs.no_telemetry import import_silently
+from vitrail.graphs.no_telemetry import import_onnxruntime, import_silently
 from vitrail.graphs.quantize import with_nncf
 
 LAYERS = ("MatMul", "Gemm", "Conv", "ConvTranspose")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -333,44 +332,3 @@ def test_a_missing_package_is_one_sentence(engine: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(openvino_run, "core", core.__wrapped__)
     with pytest.raises(VitrailError, match=rf"this needs {engine}: pip install 'vitrail\[fast\]'"):
         load_backend(engine, checkpoint_of("classify"))
-
-
-# ---- nothing is sent anywhere
-
-COUNTS_SOCKETS = """
-import sys
-def write(event, arguments):
-    if event.startswith("socket."):
-        with open({path!r}, "a") as file:
-            file.write(event + "\\n")
-sys.addaudithook(write)
-"""
-SENDS_NOTHING = """
-import sys
-import numpy as np
-import torch
-from vitrail.inference.engine import Engine
-for name in ("torch", "openvino", "onnxruntime", "auto"):
-    pictures = [np.zeros((32, 32, 3), np.uint8)] * 2
-    engine = Engine.open(sys.argv[1], engine=name, calibration=pictures)
-    engine.outputs([engine.read(picture) for picture in pictures])
-assert "openvino" in sys.modules and "onnxruntime" in sys.modules
-"""
-
-
-def test_no_engine_opens_a_socket(tmp_path: Path) -> None:
-    """With graphs to make, which is when OpenVINO's converter would report; in this process and in its children."""
-    path = checkpoint_of("classify").save(tmp_path / "model.safetensors")
-    sockets = tmp_path / "sockets.txt"
-    (tmp_path / "hook").mkdir()
-    (tmp_path / "hook" / "sitecustomize.py").write_text(COUNTS_SOCKETS.format(path=str(sockets)))  # Python runs it
-    paths = os.pathsep.join([str(tmp_path / "hook"), *sys.path])
-    environment = {**os.environ, "VITRAIL_CACHE": str(tmp_path), "PYTHONPATH": paths}
-    run = subprocess.run(
-        [sys.executable, "-c", SENDS_NOTHING, str(path)], env=environment, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    assert "engine auto: " in run.stderr
-    assert not sockets.exists(), sockets.read_text()
-    subprocess.run([sys.executable, "-c", "import socket; socket.socket()"], env=environment, check=True)
-    assert sockets.exists()  # one would have been noticed

@@ -6,7 +6,7 @@ import torch
 
 from vitrail.errors import VitrailError
 from vitrail.graphs.graph_file import GraphRun
-from vitrail.graphs.installed import import_onnxruntime
+from vitrail.graphs.no_telemetry import import_onnxruntime
 from vitrail.inference.backends.graph_backend import GraphBackend
 from vitrail.inference.backends.onnxruntime_run import compile_onnx
 

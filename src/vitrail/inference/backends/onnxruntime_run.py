@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vitrail.graphs.graph_file import IMAGES, Floats, GraphRun
-from vitrail.graphs.installed import import_onnxruntime
+from vitrail.graphs.no_telemetry import import_onnxruntime
 
 
 def compile_onnx(parts: Sequence[memoryview], threads: int) -> GraphRun:
