@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 
 from tests.shards.stub_job import StubJob, stub_manifest
 from vitrail.errors import VitrailError
+from vitrail.shards import scheduling
 from vitrail.shards.merge_shards import merge_shards
-from vitrail.shards.pools import ray_pool
+from vitrail.shards.pools import failing_machines, ray_pool
 from vitrail.shards.pools.ray_pool import RayWorker, import_ray, versions_here
+from vitrail.shards.pools.worker_pool import ShardFailure
 from vitrail.shards.run_job import run_job
-from vitrail.shards.run_shard import ShardTask
+from vitrail.shards.run_shard import ShardOutcome, ShardTask
 from vitrail.shards.shard_options import ShardOptions
 
 
@@ -29,13 +32,12 @@ def test_without_ray_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_worker_with_another_version_or_model_is_refused(tmp_path: Path) -> None:
     stub_manifest(tmp_path)
     task = ShardTask(StubJob(), str(tmp_path / "m"), str(tmp_path / "out"), StubJob().open().fingerprint)
-    node, _, problem = RayWorker(task, versions_here() | {"torch": "1.0"}).open()
     with pytest.raises(VitrailError, match=r"the worker on .* has torch .* \(here 1.0\): install the same"):
-        ray_pool._check_answer(task.fingerprint, node, "", problem)
+        RayWorker(task, versions_here() | {"torch": "1.0"}).open().check(task.fingerprint)
     answer = RayWorker(task, versions_here()).open()
-    ray_pool._check_answer(task.fingerprint, *answer)
+    answer.check(task.fingerprint)
     with pytest.raises(VitrailError, match="another model"):
-        ray_pool._check_answer("another", *answer)
+        answer.check("another")
 
 
 @pytest.fixture
@@ -53,14 +55,39 @@ def local_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     import_ray().shutdown()
 
 
-def test_a_local_ray_with_a_worker_that_is_killed(local_ray: None, tmp_path: Path) -> None:
+class OnMachinesOfTheirOwn(RayWorker):
+    """Each actor takes itself for another machine, and on the first of them the disk is full."""
+
+    def __init__(self, task: ShardTask, versions: dict[str, str]) -> None:
+        super().__init__(task, versions)
+        name = f"node-{os.getpid()}"
+        socket.gethostname = lambda: name
+        try:
+            (Path(task.out).parent / "full").rmdir()
+            self._full = True
+        except FileNotFoundError:
+            self._full = False
+
+    def run(self, number: int, gone: frozenset[str] = frozenset()) -> ShardOutcome | ShardFailure:
+        return ShardFailure(number, "the disk is full") if self._full else super().run(number, gone)
+
+
+def test_machines_of_which_one_is_killed_and_one_has_a_full_disk(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No claim is waited for, as Ray says who is gone; the full disk uses up no attempts."""
+    monkeypatch.setattr(ray_pool, "RayWorker", OnMachinesOfTheirOwn)
+    monkeypatch.setattr(scheduling, "POLL", -1.0)  # to wait for the claims of others would be an error
+    monkeypatch.setattr(failing_machines, "REST", 0.5)
     manifest = stub_manifest(tmp_path)
     run_job(StubJob(), tmp_path / "m", tmp_path / "single", ShardOptions())
     (tmp_path / "trouble").mkdir()
     (tmp_path / "trouble" / "1.jpg").write_text("kill")
     (tmp_path / "trouble" / "7.jpg").write_text("no connection")
-    job = StubJob(trouble=str(tmp_path / "trouble"))
+    (tmp_path / "full").mkdir()
+    job = StubJob(seconds=0.3, trouble=str(tmp_path / "trouble"))
     result = run_job(job, tmp_path / "m", tmp_path / "out", ShardOptions(ray="local", processes=2))
+    assert not (tmp_path / "full").exists() and "the disk is full; node-" in capsys.readouterr().err
     assert result.images == manifest.images and not list((tmp_path / "trouble").iterdir())
     for name in ("single", "out"):
         merge_shards(tmp_path / name, tmp_path / f"{name}.jsonl")
