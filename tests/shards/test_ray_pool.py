@@ -6,8 +6,10 @@ import importlib.util
 import os
 import socket
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +18,8 @@ from vitrail.errors import VitrailError
 from vitrail.shards import scheduling
 from vitrail.shards.merge_shards import merge_shards
 from vitrail.shards.pools import failing_machines, ray_pool
-from vitrail.shards.pools.ray_pool import RayWorker, import_ray, versions_here
+from vitrail.shards.pools.failing_machines import FailingMachines
+from vitrail.shards.pools.ray_pool import Opened, RayPool, RayWorker, _Slot, import_ray, versions_here
 from vitrail.shards.pools.worker_pool import ShardFailure
 from vitrail.shards.run_job import run_job
 from vitrail.shards.run_shard import ShardOutcome, ShardTask
@@ -97,6 +100,18 @@ def test_machines_of_which_one_is_killed_and_one_has_a_full_disk(
 
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0" and not usage_lib.usage_stats_enabled()
     assert not (tmp_path / "home" / ".ray").exists()  # no token of Ray's in the home folder
+
+
+def test_a_shard_that_waits_is_given_to_one_worker_after_another() -> None:
+    """On the machine of a claim it is seen at once that its owner is gone; a claim must not be shown to others only."""
+    asked = set()
+    for _ in range(60):
+        pool = RayPool.__new__(RayPool)
+        pool._waiting, pool._gone, pool._machines = deque([0]), set(), FailingMachines()
+        pool._slots = [_Slot(Mock(), None, Opened(name, 1)) for name in ("one", "other")]
+        pool._hand_out()
+        asked |= {slot.opened.node for slot in pool._slots if slot.opened and slot.number == 0}
+    assert asked == {"one", "other"}
 
 
 def test_an_address_where_nobody_is(local_ray: None, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Paths go to the actors and counts come back. Pixels are decoded in the actor and
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import socket
 import sys
@@ -99,7 +100,8 @@ class RayPool(WorkerPool):
         return _Slot(actor, actor.open.remote())
 
     def _hand_out(self) -> None:
-        for slot in self._slots:
+        # In any order: whether the owner of a claim is gone is best seen on its own machine, so each try is another's.
+        for slot in random.sample(self._slots, len(self._slots)):
             if slot.opened is None or slot.number is not None:
                 continue
             if self._waiting and not self._machines.rests(slot.opened.node):
