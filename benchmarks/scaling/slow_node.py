@@ -82,9 +82,9 @@ def slow_node(options: argparse.Namespace) -> Iterator[Report]:
     bar = 2 * whole + 2 * whole / shards * (STOPPED + RUNNING) / RUNNING
     text = (
         f"The worker of one of two machines runs a tenth of the time (SIGSTOP). `predict` on {options.images:,} "
-        f"pictures in {shards} shards {'took' if ended else 'did not end in'} {seconds:.0f} s, undisturbed {whole:.0f} s (bar: "
-        f"{bar:.0f} s, twice that and one shard of the slow machine: no shard is begun twice, so a last slow one is "
-        f"waited for). As far as claims were seen, the slow machine did {by_slow} shards, the other "
+        f"pictures in {shards} shards {'took' if ended else 'did not end in'} {seconds:.0f} s, undisturbed "
+        f"{whole:.0f} s (bar: {bar:.0f} s, twice that and one shard of the slow machine: no shard is begun twice, so a "
+        f"last slow one is waited for). As far as claims were seen, the slow machine did {by_slow} shards, the other "
         f"{len(seen) - by_slow}. The bytes are {'the same' if same else '**others**'}."
     )
     yield Report([text], same and seconds <= bar)

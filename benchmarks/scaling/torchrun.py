@@ -33,11 +33,12 @@ class Training:
     run: Path
     command: list[str]
     environment: dict[str, str]
+    nodes: str = "2"
 
     def begin(self, machine: Machine) -> subprocess.Popen[bytes]:
         """An agent with one worker. The host name of a namespace is that of this machine, so addresses are given."""
         first = machine.address.endswith(".1")
-        torchrun = f"""--nnodes 2 --nproc-per-node 1 --max-restarts 20 --rdzv-backend c10d
+        torchrun = f"""--nnodes {self.nodes} --nproc-per-node 1 --max-restarts 20 --rdzv-backend c10d
             --rdzv-endpoint {machine.address.rpartition(".")[0]}.1:{PORT} --rdzv-id {self.run.name}
             --rdzv-conf is_host={int(first)} --local-addr {machine.address} --no-python"""
         return machine.begin(
