@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 NETWORK = "10.77.0"
+_NAMED = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"']  # so that each has a host name of its own
 
 
 class Machine:
@@ -25,7 +26,7 @@ class Machine:
     def begin(self, command: Sequence[str], log: Path, **environment: str) -> subprocess.Popen[bytes]:
         with log.open("ab") as file:
             return subprocess.Popen(
-                ["ip", "netns", "exec", self.name, *command],
+                ["ip", "netns", "exec", self.name, *_NAMED, self.name, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -36,15 +37,22 @@ class Machine:
     def processes(self) -> list[int]:
         return [int(pid) for pid in _ip("netns", "pids", self.name).split()]
 
+    def processes_of(self, text: str) -> list[int]:
+        """Those whose command line has this text."""
+        found = []
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                if text in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                    found.append(pid)
+        return found
+
     def kill(self, only: str = "") -> int:
         """Kill all of its processes, or those whose command line has this text; how many there were."""
         killed = 0
-        for pid in self.processes():
-            with contextlib.suppress(OSError):
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if only in line:
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
+        for pid in self.processes_of(only):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
         return killed
 
 

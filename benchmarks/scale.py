@@ -1,291 +1,79 @@
-"""Shards on several machines, of which some are killed: the result is always that of one process, byte for byte.
+"""Many images and many machines: what is killed, or slow, costs time and nothing else; and how much time.
 
-    python benchmarks/scale.py kills                      20 runs, 20,000 pictures; root, `ip` and Ray are needed
-    python benchmarks/scale.py kills --runs 1 --images 200    to see that it works
-    python benchmarks/scale.py catalogue                  scheduling of 10 million images with workers of 1 ms an image
+    python benchmarks/scale.py kills        20 runs, 20,000 pictures; root, `ip` and Ray are needed
+    python benchmarks/scale.py torchrun     training on two machines; root and `ip` are needed
+    python benchmarks/scale.py overhead     the same work with and without Ray
+    python benchmarks/scale.py full-disk    of one machine, and of all; root, `ip` and Ray are needed
+    python benchmarks/scale.py slow-node    a machine ten times as slow as the other; root, `ip` and Ray are needed
+    python benchmarks/scale.py catalogue    scheduling of 10 million images with workers of 1 ms an image
+
+To see that it works: kills --runs 1 --images 200 --shard-size 10 --results /tmp/page.md
 
 kills: two machines (network namespaces, benchmarks/machines.py) are a Ray cluster. In each run a worker, a machine, the
-process that schedules or Ray's head is killed at a random moment; or a cable is pulled for 30 seconds. What is killed
-is started again, and the same command is run again until it ends by itself. Then the merged output is compared.
+process that schedules, Ray's head or its machine is killed at a random moment; or a cable is pulled for 30 seconds.
+What is killed is started again, and the same command is run until it ends by itself. Then the output is compared.
+
+torchrun: a small model is trained on two such machines, of which one is killed five times. The weights are compared.
 
 catalogue: a manifest of so many rows is written and scheduled for real, on workers that only say that they are done.
 What the process that schedules takes of time and memory is compared with what the workers would take.
 
-The page is benchmarks/results/scale.md.
+Each writes its section of benchmarks/results/scale.md, also while it is under way. The exit code is 1 where something
+did not come out as it must.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import heapq
-import platform
-import random
-import resource
-import secrets
-import subprocess
 import sys
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import numpy as np
-import torch
-from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.machines import Machine, Network, network
-from vitrail.data.manifest.manifest_file import Manifest, write_manifest
-from vitrail.data.manifest.manifest_row import ManifestRow
-from vitrail.model.presets import preset
-from vitrail.model.vit import ViT
-from vitrail.shards.merge_shards import merge_shards
-from vitrail.shards.pools.worker_pool import ShardFailure, WorkerPool
-from vitrail.shards.run_shard import DONE, ShardOutcome
-from vitrail.shards.scheduling import schedule
-from vitrail.shards.shard_progress import ShardProgress
-from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.preprocessing import Preprocessing
+from benchmarks.scaling.catalogue import catalogue
+from benchmarks.scaling.full_disk import full_disk
+from benchmarks.scaling.kills import kills
+from benchmarks.scaling.overhead import overhead
+from benchmarks.scaling.report import Report
+from benchmarks.scaling.slow_node import slow_node
+from benchmarks.scaling.torchrun import torchrun
+from benchmarks.training.results import write_section
 
 RESULTS = Path(__file__).parent / "results" / "scale.md"
-VICTIMS = ("worker", "machine", "driver", "head", "cable")
-PORT = 6379
-VITRAIL = [sys.executable, "-m", "vitrail"]
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this cluster alone
-    "RAY_worker_niceness": "0",  # as the process pool's, which it is compared with
+IMAGES = {"kills": 20_000, "catalogue": 10_000_000, "overhead": 20_000, "full-disk": 5_000, "slow-node": 20_000}
+MEASUREMENTS: dict[str, Callable[[argparse.Namespace], Iterator[Report]]] = {
+    "kills": kills,
+    "catalogue": catalogue,
+    "torchrun": torchrun,
+    "overhead": overhead,
+    "full-disk": full_disk,
+    "slow-node": slow_node,
 }
 
 
-# ---- killed at random
-
-
-class Cluster:
-    """A Ray of two machines: the head, and a node that comes and goes."""
-
-    def __init__(self, net: Network, folder: Path) -> None:
-        self.net, self.log = net, folder / "ray.log"
-        self.head, self.node = net.machines
-
-    def start_head(self) -> None:
-        self._ray(self.head, "--head", f"--port={PORT}", "--include-dashboard=false")
-
-    def start_node(self) -> None:
-        self._ray(self.node, f"--address={self.head.address}:{PORT}")
-
-    def stop(self) -> None:
-        self.head.kill()
-        self.node.kill()
-
-    def _ray(self, machine: Machine, *how: str) -> None:
-        program = str(Path(sys.executable).parent / "ray")
-        limits = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
-        machine.begin(
-            [program, "start", *how, f"--node-ip-address={machine.address}", *limits, "--block"],
-            self.log,
-            **ENVIRONMENT,
-        )
-        time.sleep(5)
-
-
-def make_work(folder: Path, images: int, shard_size: int) -> tuple[Path, Path]:
-    """A tiny model, and a manifest of pictures of which each hundredth is broken."""
-    config = preset("mu/16", classes=3)
-    torch.manual_seed(0)
-    model = Checkpoint(ViT(config), Preprocessing(size=config.image_size), "classify", ["cat", "dog", "owl"])
-    noise = np.random.default_rng(0)
-    for number in range(images):
-        path = folder / "photos" / f"{number // 1000}" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(noise.integers(0, 256, (32, 32, 3), np.uint8)).save(path)
-        if number % 100 == 99:
-            path.write_bytes(path.read_bytes()[:100])
-    manifest = folder / "manifest"
-    subprocess.run(
-        [*VITRAIL, "manifest", str(folder / "photos"), "--out", str(manifest), "--shard-size", str(shard_size)],
-        check=True,
-    )
-    return model.save(folder / "model.safetensors"), manifest
-
-
-def kill(victim: str, cluster: Cluster, driver: subprocess.Popen[bytes], chance: random.Random) -> None:
-    """One thing goes, and comes again where it would in life."""
-    if victim == "worker":
-        chance.choice([cluster.head, cluster.node]).kill("ray::RayWorker")
-    elif victim == "machine":
-        cluster.node.kill()
-        cluster.start_node()
-    elif victim == "driver":
-        driver.kill()
-    elif victim == "head":
-        cluster.stop()  # a Ray whose head is gone ends, and all of its nodes with it
-        cluster.start_head()
-        cluster.start_node()
-    else:
-        cluster.net.pull_cable(cluster.node)
-        time.sleep(30)
-        cluster.net.pull_cable(cluster.node, up=True)
-        if not cluster.node.processes():  # Ray gave the machine up
-            cluster.start_node()
-
-
-def disturbed_run(
-    victim: str, cluster: Cluster, command: list[str], chance: random.Random, seconds: float
-) -> tuple[int, bool]:
-    """Run the command until it ends by itself, with one thing killed in the first run: how often it was begun, and
-    whether it was still running when that was killed."""
-    in_time = False
-    for begun in range(1, 10):
-        driver = cluster.head.begin(command, cluster.log.with_name("driver.log"), **ENVIRONMENT)
-        if begun == 1:
-            time.sleep(chance.uniform(0.1, 0.9) * seconds)
-            in_time = driver.poll() is None
-            kill(victim, cluster, driver, chance)
-        try:
-            if driver.wait(600) in (0, 1):  # 1: some images could not be read
-                return begun, in_time
-        except subprocess.TimeoutExpired:
-            driver.kill()
-            driver.wait()
-    raise RuntimeError(f"{victim}: did not end in nine runs; see {cluster.log.with_name('driver.log')}")
-
-
-def seconds_of(cluster: Cluster, command: list[str]) -> float:
-    """Of a run on the first machine that nothing disturbs."""
-    begun = time.monotonic()
-    code = cluster.head.begin(command, cluster.log.with_name("driver.log"), **ENVIRONMENT).wait(1200)
-    assert code in (0, 1), f"exit code {code}: {cluster.log.with_name('driver.log').read_text()[-500:]}"
-    return time.monotonic() - begun
-
-
-def merged(folder: Path) -> bytes:
-    merge_shards(folder, folder.with_suffix(".jsonl"))
-    return folder.with_suffix(".jsonl").read_bytes()
-
-
-def kills(options: argparse.Namespace) -> list[str]:
-    chance, tally = random.Random(options.seed), Counter[str]()
-    begun: dict[str, list[tuple[int, bool]]] = {}
-    with tempfile.TemporaryDirectory(prefix="vitrail-scale-") as name, network(2) as net:
-        folder = Path(name)
-        model, manifest = make_work(folder, options.images, options.shard_size)
-        command = [*VITRAIL, "predict", str(model), str(manifest), "--batch-size", "16"]
-        subprocess.run([*command, "--processes", "1", "--out", str(folder / "single")], check=False)
-        expected = merged(folder / "single")
-        cluster = Cluster(net, folder)
-        cluster.start_head()
-        cluster.start_node()
-        pool = seconds_of(cluster, [*command, "--processes", "2", "--out", str(folder / "pool")])
-        on_ray = [*command, "--ray", f"{cluster.head.address}:{PORT}", "--processes", "2"]
-        whole = seconds_of(cluster, [*on_ray, "--out", str(folder / "whole")])
-        print(f"undisturbed: {pool:.0f} s in two processes, {whole:.0f} s on Ray", flush=True)
-        tally["different"] += (merged(folder / "pool") != expected) + (merged(folder / "whole") != expected)
-        for number in range(options.runs):
-            victim = VICTIMS[number % len(VICTIMS)]
-            out = folder / f"run{number}"
-            times, in_time = disturbed_run(victim, cluster, [*on_ray, "--out", str(out)], chance, whole)
-            same = merged(out) == expected
-            tally["same" if same else "different"] += 1
-            begun.setdefault(victim, []).append((times, in_time))
-            when = "while it ran" if in_time else "too late"
-            print(f"run {number}: {victim} {when}, begun {times} times, {'same' if same else 'DIFFERENT'}", flush=True)
-    rows = [
-        f"| {victim} | {len(runs)} | {sum(hit for _, hit in runs)} | {max(times for times, _ in runs)} |"
-        for victim, runs in begun.items()
-    ]
-    return [
-        f"Killed at random: {tally['same']} of {options.runs} runs ended with the bytes of one process "
-        f"({options.images:,} pictures, shards of {options.shard_size:,}); {tally['different']} with others. "
-        f"Undisturbed: {pool:.0f} s in two processes of one machine, {whole:.0f} s on Ray.",
-        "",
-        "| what was killed | runs | while the command ran | the command was begun at most |",
-        "|---|---|---|---|",
-        *rows,
-    ]
-
-
-# ---- a large catalogue
-
-
-class SimulatedPool(WorkerPool):
-    """Workers that take so long an image, on a clock of their own: only what schedules them takes real time."""
-
-    def __init__(self, manifest: Manifest, workers: int, seconds: float) -> None:
-        super().__init__()
-        self._manifest, self._workers, self._seconds = manifest, workers, seconds
-        self._under_way: list[tuple[float, int]] = []
-        self.clock = 0.0
-
-    @property
-    def size(self) -> int:
-        return self._workers
-
-    def submit(self, number: int) -> None:
-        end = self.clock + self._seconds * self._manifest.shards[number].images
-        heapq.heappush(self._under_way, (end, number))
-
-    def next(self) -> ShardOutcome | ShardFailure:
-        self.clock, number = heapq.heappop(self._under_way)
-        return ShardOutcome(number, DONE, self._manifest.shards[number].images)
-
-    def close(self) -> None:
-        self._under_way.clear()
-
-
-def rows_of_catalogue(images: int) -> Iterator[ManifestRow]:
-    for number in range(images):
-        yield ManifestRow(f"{number // 10_000:06d}/{number:010d}.jpg", label=str(number % 1000))
-
-
-def catalogue(options: argparse.Namespace) -> list[str]:
-    with tempfile.TemporaryDirectory(prefix="vitrail-scale-") as name:
-        begun = time.perf_counter()
-        manifest = write_manifest(rows_of_catalogue(options.images), "/data", Path(name) / "m")
-        listing = time.perf_counter() - begun
-        pool = SimulatedPool(manifest, options.workers, 0.001)
-        begun = time.perf_counter()
-        failures = schedule(pool, manifest.shards, ShardProgress(len(manifest.shards), manifest.images))
-        seconds = time.perf_counter() - begun
-        assert not failures
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return [
-        f"A catalogue of {options.images:,} images in {len(manifest.shards):,} shards, {options.workers} workers of "
-        f"1 ms an image: writing the manifest took {listing:.0f} s; scheduling {seconds:.2f} s, "
-        f"{100 * seconds / pool.clock:.4f} % of the {pool.clock:,.0f} s that the workers take. Peak memory of the "
-        f"process, torch included: {peak:.0f} MB.",
-    ]
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("what", choices=("kills", "catalogue"))
+    parser.add_argument("what", choices=tuple(MEASUREMENTS))
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--images", type=int, help="20,000 for kills, 10 million for catalogue")
+    parser.add_argument("--images", type=int, help="of the smallest set, where there are several")
     parser.add_argument("--shard-size", type=int, default=500)
     parser.add_argument("--workers", type=int, default=64)
+    parser.add_argument("--kills", type=int, default=5, help="of the second machine, for torchrun")
+    parser.add_argument("--epochs", type=int, default=60, help="for torchrun")
+    parser.add_argument("--rounds", type=int, default=5, help="for overhead")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--out", type=Path, default=None, help=f"write the page; {RESULTS.name} in results/ is committed"
-    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the page whose section is written")
     options = parser.parse_args()
-    options.images = options.images or {"kills": 20_000, "catalogue": 10_000_000}[options.what]
-    lines = {"kills": kills, "catalogue": catalogue}[options.what](options)
-    head = (
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {platform.machine()}, torch {torch.__version__}. "
-    )
-    text = "\n".join(
-        [f"## {options.what}", "", head + f"`python benchmarks/scale.py {' '.join(sys.argv[1:])}`", "", *lines]
-    )
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    options.images = options.images or IMAGES.get(options.what)
+    packages = ("torch",) if options.what in ("catalogue", "torchrun") else ("torch", "ray")
+    good = True
+    for report in MEASUREMENTS[options.what](options):
+        heading = "# Shards on several machines\n"
+        write_section(options.results, options.what, report.lines, packages, heading)
+        good = report.good
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -49,6 +50,25 @@ def test_others_at_work_are_left_alone_and_the_dead_are_not(tmp_path: Path) -> N
     (tmp_path / "out.claim").write_text("half writ")
     with claimed(str(tmp_path / "out")) as touch:
         assert touch is None  # it is being written
+
+
+def test_a_claim_of_a_process_that_is_known_to_be_gone_is_taken_over_at_once(tmp_path: Path) -> None:
+    output = write_claim(tmp_path, "elsewhere", 17)
+    with claimed(output, gone={"process 18 on elsewhere"}) as touch:
+        assert touch is None
+    with claimed(output, gone={"process 17 on elsewhere"}) as touch:
+        assert touch is not None
+
+
+def test_where_no_byte_can_be_written_no_claim_is_left(tmp_path: Path) -> None:
+    """A full disk still makes names. An empty claim would be another process's for ten minutes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with claimed(str(tmp_path / "out")) as touch:
+            assert touch is not None and os.listdir(tmp_path) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_store_has_no_claims() -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from vitrail.storage import is_url, local
 
@@ -20,15 +20,16 @@ _TOUCH = 20.0  # seconds between two signs
 
 
 @contextlib.contextmanager
-def claimed(output: str) -> Iterator[Callable[[], None] | None]:
+def claimed(output: str, gone: Collection[str] = ()) -> Iterator[Callable[[], None] | None]:
     """Gives a function to call now and then while working, or None where another process works on it.
 
-    On a store there are no claims: give each process its own part."""
+    gone: processes, in the words of `owner_of`, that are known to have ended. On a store there are no claims: give each
+    process its own part."""
     if is_url(output):
         yield lambda: None
         return
     path = f"{local(output)}.claim"
-    if not _take(path):
+    if not _take(path, gone):
         yield None
         return
     last = time.monotonic()
@@ -50,33 +51,41 @@ def claimed(output: str) -> Iterator[Callable[[], None] | None]:
 def owner_of(output: str) -> str:
     """'process 17 on node-3', of a claim that is there."""
     try:
-        host, pid = _owner(f"{local(output)}.claim")
-        return f"process {pid} on {host}"
+        return in_words(*_owner(f"{local(output)}.claim"))
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
 
 
-def _take(path: str) -> bool:
+def in_words(host: str, pid: int) -> str:
+    """A process among those of all machines."""
+    return f"process {pid} on {host}"
+
+
+def _take(path: str, gone: Collection[str]) -> bool:
     """Whether the claim is ours now: there was none, or its owner is gone."""
     for _ in range(2):
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except FileExistsError:
-            if not _is_stale(path):
+            if not _is_stale(path, gone):
                 return False
             with contextlib.suppress(OSError):
                 os.unlink(path)
             continue
         except OSError:
             return True  # a claim that cannot be made prevents no work; if nothing can be written, the output says so
-        with os.fdopen(handle, "w") as file, contextlib.suppress(OSError):
-            json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
+        except OSError:  # the disk is full: an empty claim would be taken for another process's
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         return True
     return False
 
 
-def _is_stale(path: str) -> bool:
+def _is_stale(path: str, gone: Collection[str]) -> bool:
     try:
         if time.time() - os.stat(path).st_mtime > STALE:
             return True
@@ -85,6 +94,8 @@ def _is_stale(path: str) -> bool:
         return True
     except (OSError, ValueError, KeyError, TypeError):
         return False  # it is being written, or cannot be read: its age will tell
+    if in_words(host, pid) in gone:
+        return True
     if host != socket.gethostname():
         return False
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from vitrail.data.manifest.manifest_file import Manifest, Shard, open_manifest
@@ -51,14 +52,14 @@ class OpenTask:
     manifest: Manifest
     folder: JobFolder
 
-    def run(self, number: int) -> ShardOutcome:
-        """Work on a shard, unless that is done or another process is at it. An exception: it failed, and may be tried
-        again."""
+    def run(self, number: int, gone: Collection[str] = ()) -> ShardOutcome:
+        """Work on a shard, unless that is done or another process is at it, other than those that are gone. An
+        exception: it failed, and may be tried again."""
         shard = self.manifest.shards[number]
         path = self.folder.file(shard.number, shard.digest)
         if (counts := self.folder.counts(shard)) is not None:
             return ShardOutcome(number, DONE_BEFORE, counts.images, counts.errors)
-        with claimed(path) as touch:
+        with claimed(path, gone) as touch:
             if touch is None:
                 return ShardOutcome(number, CLAIMED, owner=owner_of(path))
             begun = time.perf_counter()

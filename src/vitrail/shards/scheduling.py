@@ -58,6 +58,11 @@ class _Schedule:
             self.progress.skipped(outcome.images, outcome.errors)
 
     def failed(self, failure: ShardFailure) -> None:
+        if failure.machine_to_blame:
+            self.waiting.append(failure.number)
+            self.progress.tried_again()
+            self.progress.line(f"shard {failure.number}: {failure.why}")
+            return
         self.attempts[failure.number] += 1
         if self.attempts[failure.number] < ATTEMPTS:
             self.waiting.append(failure.number)  # after the others: what ails it may have passed by then

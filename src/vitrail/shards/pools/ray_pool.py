@@ -6,14 +6,18 @@ Paths go to the actors and counts come back. Pixels are decoded in the actor and
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import socket
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from vitrail.errors import VitrailError
+from vitrail.shards.claims import in_words
+from vitrail.shards.pools.failing_machines import FailingMachines
 from vitrail.shards.pools.process_pool import check_fingerprint
 from vitrail.shards.pools.worker_pool import ShardFailure, WorkerPool, failure
 from vitrail.shards.run_shard import ShardOutcome, ShardTask
@@ -43,7 +47,7 @@ class _Slot:
 
     actor: Any
     asked: Any  # Ray's reference to the answer
-    ready: bool = False
+    opened: Opened | None = None  # once it is ready
     number: int | None = None
 
 
@@ -63,6 +67,8 @@ class RayPool(WorkerPool):
         needs = {"num_gpus": 1, "num_cpus": 1} if gpus >= count else {"num_cpus": 1}
         self._actor = self._ray.remote(max_restarts=0, max_task_retries=0, **needs)(RayWorker)
         self._lost = 0
+        self._gone: set[str] = set()  # processes whose claims need not be waited for
+        self._machines = FailingMachines()
         self._slots = [self._new() for _ in range(count)]
 
     @property
@@ -73,7 +79,12 @@ class RayPool(WorkerPool):
         while True:
             self._hand_out()
             asked = [slot.asked for slot in self._slots if slot.asked is not None]
-            answered, _ = self._ray.wait(asked, num_returns=1)
+            if not asked:  # what there is rests
+                time.sleep(1.0)
+                continue
+            answered, _ = self._ray.wait(asked, num_returns=1, timeout=1.0 if self._waiting else None)
+            if not answered:
+                continue
             place = next(place for place, slot in enumerate(self._slots) if slot.asked == answered[0])
             if (outcome := self._hear(place)) is not None:
                 return outcome
@@ -89,10 +100,13 @@ class RayPool(WorkerPool):
         return _Slot(actor, actor.open.remote())
 
     def _hand_out(self) -> None:
-        for slot in self._slots:
-            if self._waiting and slot.ready and slot.number is None:
+        # In any order: whether the owner of a claim is gone is best seen on its own machine, so each try is another's.
+        for slot in random.sample(self._slots, len(self._slots)):
+            if slot.opened is None or slot.number is not None:
+                continue
+            if self._waiting and not self._machines.rests(slot.opened.node):
                 slot.number = self._waiting.popleft()
-                slot.asked = slot.actor.run.remote(slot.number)
+                slot.asked = slot.actor.run.remote(slot.number, frozenset(self._gone))
 
     def _hear(self, place: int) -> ShardOutcome | ShardFailure | None:
         """What an actor answers; None where that ends no shard. In the place of one that is gone comes another, which
@@ -101,20 +115,50 @@ class RayPool(WorkerPool):
         try:
             answer = self._ray.get(slot.asked)
         except self._ray.exceptions.RayError as error:
-            number = slot.number
             self._lost += 1
             if self._lost > MOST_LOST:
                 raise VitrailError(f"no worker of the Ray cluster gets ready: {_first_line(error)}") from None
-            self._slots[place] = self._new()
-            return None if number is None else ShardFailure(number, f"its worker is gone ({type(error).__name__})")
+            return self._replace(place, f"its worker is gone ({type(error).__name__})")
         self._lost, slot.asked = 0, None
-        if not slot.ready:
-            _check_answer(self._task.fingerprint, *answer)
-            slot.ready = True
+        if slot.opened is None:
+            answer.check(self._task.fingerprint)
+            slot.opened = answer
             return None
         slot.number = None
-        outcome: ShardOutcome | ShardFailure = answer
+        if isinstance(answer, ShardFailure):
+            return self._failed(slot.opened, answer)
+        self._machines.ended(slot.opened.node)
+        outcome: ShardOutcome = answer
         return outcome
+
+    def _replace(self, place: int, why: str) -> ShardFailure | None:
+        """Another actor in the place of one that is gone, and the failure of what it was at."""
+        slot, self._slots[place] = self._slots[place], self._new()
+        if slot.opened is None or slot.number is None:
+            return None
+        self._gone.add(in_words(slot.opened.node, slot.opened.pid))
+        return self._failed(slot.opened, ShardFailure(slot.number, why))
+
+    def _failed(self, where: Opened, failure: ShardFailure) -> ShardFailure:
+        ready = {slot.opened.node for slot in self._slots if slot.opened is not None}
+        starting = any(slot.opened is None for slot in self._slots)
+        return self._machines.failed(where.node, failure, ready, starting)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What an actor has loaded, and where it is."""
+
+    node: str
+    pid: int
+    fingerprint: str = ""
+    problem: str = ""
+
+    def check(self, expected: str) -> None:
+        """Refuse what would make other outputs."""
+        if self.problem:
+            raise VitrailError(self.problem)
+        check_fingerprint(expected, self.fingerprint, f"the worker on {self.node}")
 
 
 class RayWorker:
@@ -123,24 +167,25 @@ class RayWorker:
     def __init__(self, task: ShardTask, versions: dict[str, str]) -> None:
         self._task, self._versions = task, versions
 
-    def open(self) -> tuple[str, str, str]:
-        """(node, fingerprint, ""), or what is wrong instead of the fingerprint."""
-        node, here = socket.gethostname(), versions_here()
+    def open(self) -> Opened:
+        """Load the model, or say what is wrong."""
+        answer, here = Opened(socket.gethostname(), os.getpid()), versions_here()
         different = [
             f"{name} {here[name]} (here {other})" for name, other in self._versions.items() if here[name] != other
         ]
         if different:
-            return node, "", f"the worker on {node} has {listing(different)}: install the same versions on all machines"
+            problem = f"the worker on {answer.node} has {listing(different)}: install the same versions on all machines"
+            return replace(answer, problem=problem)
         try:
             self._opened = self._task.open()
         except VitrailError as error:
-            return node, "", f"on {node}: {error}"
-        return node, self._opened.worker.fingerprint, ""
+            return replace(answer, problem=f"on {answer.node}: {error}")
+        return replace(answer, fingerprint=self._opened.worker.fingerprint)
 
-    def run(self, number: int) -> ShardOutcome | ShardFailure:
-        """Work on a shard."""
+    def run(self, number: int, gone: frozenset[str] = frozenset()) -> ShardOutcome | ShardFailure:
+        """Work on a shard. gone: processes that have ended."""
         try:
-            return self._opened.run(number)
+            return self._opened.run(number, gone)
         except Exception as error:
             return failure(number, error)
 
@@ -181,12 +226,6 @@ def versions_here() -> dict[str, str]:
 
     python = ".".join(platform.python_version_tuple()[:2])
     return {"Vitrail": __version__, "Python": python, "torch": version("torch")}
-
-
-def _check_answer(fingerprint: str, node: str, given: str, problem: str) -> None:
-    if problem:
-        raise VitrailError(problem)
-    check_fingerprint(fingerprint, given, f"the worker on {node}")
 
 
 def _first_line(error: BaseException) -> str:

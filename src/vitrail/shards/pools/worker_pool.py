@@ -15,6 +15,7 @@ class ShardFailure:
 
     number: int
     why: str
+    machine_to_blame: bool = False  # all fails there, and not elsewhere: it says nothing about the shard
 
 
 class WorkerPool(ABC):

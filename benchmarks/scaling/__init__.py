@@ -1,0 +1,1 @@
+"""What benchmarks/scale.py measures, a file a subcommand."""
