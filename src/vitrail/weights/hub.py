@@ -19,10 +19,12 @@ def is_hub_id(text: str) -> bool:
 def fetch(text: str) -> Path:
     """The folder in the hub's cache that holds the weights and what belongs to them."""
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import constants, snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     except ImportError:
         raise VitrailError(f"{text} is a hub id: install what it needs with pip install 'vitrail[hub]'") from None
+    # else requests name the torch and the coding agent here; not by its variable, for timm may have imported it before
+    constants.HF_HUB_DISABLE_TELEMETRY = True
     repository, _, revision = _plain(text).partition("@")
     # .bin files only where there is no safetensors: asked for in a second go, so that nothing is fetched twice
     wanted = ["config.json", "p*processor_config.json", "*.npz", "model*.safetensors", "model.safetensors.index.json"]
