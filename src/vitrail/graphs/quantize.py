@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vitrail.graphs.graph_file import Forward
 from vitrail.graphs.no_telemetry import import_silently
-from vitrail.model.precision import saturates_int8
+from vitrail.graphs.vnni import saturates_int8
 
 LAYERS = ("MatMul", "Convolution", "GroupConvolution", "ConvolutionBackpropData")
 ATTENTION = "ScaledDotProductAttention"

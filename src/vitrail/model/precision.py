@@ -1,9 +1,8 @@
-"""What the hardware computes in: bfloat16 helps only where it has instructions for it, and so int8 in full."""
+"""Which precision a device is fast in: bfloat16 helps only where the hardware computes in it."""
 
 from __future__ import annotations
 
 import functools
-import os
 import platform
 from contextlib import AbstractContextManager, nullcontext
 
@@ -12,8 +11,6 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.option_types import precision as named_precision
-
-WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")  # as oneDNN calls what a CPU can
 
 
 @functools.cache
@@ -31,15 +28,6 @@ def computes_bf16(device: str) -> bool:
             return False
         return platform.machine() not in ("x86_64", "AMD64") or torch.cpu._is_avx512_bf16_supported()
     return device == "mps"
-
-
-def saturates_int8() -> bool:
-    """Whether products of bytes are added up in 16 bits: on an x86 CPU without VNNI, which two of 255 x 127 overflow.
-
-    Also where `ONEDNN_MAX_CPU_ISA` holds OpenVINO below what the CPU has."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return False
-    return os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_VNNI or not torch.cpu._is_vnni_supported()
 
 
 def is_mixed(device: str | torch.device, precision: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +16,22 @@ from vitrail.inference.engine import Engine
 from vitrail.model.encoder import Capture
 
 
-def test_the_answers_are_torchs(save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    # as inductor does, but without the C++ compiler, which takes most of a minute
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": "classify"},
+        {"task": "segment", "head": "mask_linear", "pool": "none"},
+        {"task": "detect", "head": "box_tokens", "queries": 4, "pool": "none"},
+    ],
+    ids=lambda changes: changes["task"],
+)
+def test_the_answers_are_torchs(
+    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    # as inductor does, but without the C++ compiler, which takes 8 s and more for each of them; with it:
+    # `test_familiar_answers.py`
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    path = save()
+    path = save(**changes)
     plain, compiled = Engine.open(path), Engine.open(path, engine="compiled")
     assert compiled.backend.name == "compiled"
     for batch in (2, 3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
 import sys
@@ -18,7 +19,8 @@ from PIL import Image
 import vitrail
 from tests.conftest import lively_vit
 from vitrail.errors import VitrailError
-from vitrail.graphs.graph_formats import graph_parts, traced_graph
+from vitrail.graphs import quantize_search
+from vitrail.graphs.graph_formats import graph_from_parts, graph_parts, traced_graph
 from vitrail.inference.auto import crash_record
 from vitrail.inference.auto.candidates import Candidate
 from vitrail.inference.auto.crash_record import remember_crash
@@ -26,12 +28,13 @@ from vitrail.inference.backends import graph_backend, openvino_run
 from vitrail.inference.backends.backend import load_backend
 from vitrail.inference.backends.graph_backend import GraphBackend
 from vitrail.inference.backends.graph_cache import fingerprint
-from vitrail.inference.backends.int8_record import int8_records
+from vitrail.inference.backends.int8_record import graph_name, int8_records
 from vitrail.inference.backends.openvino_backend import OpenVinoBackend
 from vitrail.inference.backends.openvino_run import core
 from vitrail.inference.calibration import int8_search
 from vitrail.inference.calibration.calibration_file import write_calibration
 from vitrail.inference.calibration.int8_search import Int8Job
+from vitrail.inference.calibration.quantized_model import quantized_model
 from vitrail.inference.engine import Engine
 from vitrail.inference.image_processor import ImageProcessor
 from vitrail.inference.predictor import Predictor
@@ -43,6 +46,14 @@ from vitrail.weights.preprocessing import Preprocessing
 
 GRAPHS = ("openvino", "onnxruntime")
 LABELS = ["a", "b", "c"]
+METRICS = {
+    "classify": "accuracy",
+    "multilabel": "mAP",
+    "regress": "R2",
+    "segment": "mIoU",
+    "depth": "AbsRel",
+    "detect": "AP50",
+}  # that int8 is judged by
 
 
 def vit(**settings: Any) -> Callable[[], Encoder]:
@@ -318,6 +329,41 @@ def test_int8_is_searched_once_on_pictures(
         images = torch.zeros(1, 3, 32, 48)
         torch.testing.assert_close(loaded.forward(images), checkpoint.model(images), atol=2e-4, rtol=1e-3)
         assert "int8 was calibrated for another size: 32 x 48 px run in f32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [  # every task once, and the longest graph with both; for more of them NNCF is too slow
+        *(("openvino", name) for name in ("regress", "segment", "depth", "detect", "Swin")),
+        *(("onnxruntime", name) for name in ("multilabel", "detect")),
+    ],
+)
+def test_every_task_in_int8(engine: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the real search, for one alpha and any loss: these networks were never trained."""
+    checkpoint = checkpoint_of(name)
+    kept = load_backend(engine, checkpoint, precision="fp32")  # has it traced, or finds it: that takes seconds
+    assert isinstance(kept, GraphBackend)
+    size = checkpoint.preprocessing.size
+    parts = kept.cache.read(graph_name(kept.graph_format, size, is_int8=False, gives_pooled=False))
+    assert parts is not None
+    model = graph_from_parts(kept.graph_format, [bytes(part) for part in parts])
+    monkeypatch.setattr(int8_search, "traced_graph", lambda *arguments: model)
+    monkeypatch.setattr(int8_search, "run_in_child", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(int8_search, "quantized_model", functools.partial(quantized_model, allowed_drop=100.0))
+    monkeypatch.setattr(quantize_search, "ALPHAS", (None,))
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))  # tasks that share a network are judged each by its own metric
+    expected = Engine.open(checkpoint, precision="fp32")
+    fast = Engine.open(checkpoint, engine=engine, precision="int8", calibration=pictures(6))
+    assert isinstance(fast.backend, GraphBackend) and fast.backend.precision == "int8"
+    assert fast.backend.int8["loss"]["metric"].startswith(METRICS[checkpoint.task])
+    images = [expected.read(picture) for picture in pictures(6)]
+    right, given = (torch.stack(list(one.outputs(images, decode=False))) for one in (expected, fast))
+    error = float((given - right).norm() / right.norm())
+    assert 1e-3 < error < 0.25  # 0 would be float32
+    answers = [row.answer for row in Predictor(fast).predict(pictures(1), top=1)]
+    assert [row.answer.keys() for row in Predictor(expected).predict(pictures(1), top=1) if row.answer] == [
+        answer.keys() for answer in answers if answer
+    ]
 
 
 def test_torch_has_no_int8() -> None:
