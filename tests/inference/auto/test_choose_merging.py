@@ -8,9 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.inference.backends.stub_backend import StubBackend
 from vitrail.errors import VitrailError
 from vitrail.inference.auto import choose_merging as choose_merging_module
-from vitrail.inference.auto.choose_merging import choose_merging
+from vitrail.inference.auto.choose_merging import choose_merging, print_merging
 from vitrail.inference.auto.merging_record import Merging
 from vitrail.inference.backends.graph_cache import fingerprint
 from vitrail.inference.engine import Engine
@@ -104,7 +105,11 @@ def test_a_line_says_what_merging_brings_and_costs(checkpoint, folder, capfd):
     assert "merging 12 of 16 patch tokens: " in line and "fewer multiply-adds" in line and "times as fast" in line
     assert "accuracy" in line and "24 labelled pictures" in line and "--merge-tokens 5" in line
     Engine.open(checkpoint, merge_tokens=2)
-    assert "merging 6 of 16 patch tokens: " in capfd.readouterr().err
+    line = capfd.readouterr().err
+    assert "merging 6 of 16 patch tokens: " in line and "times as fast" not in line
+    assert "of a number neither speed nor cost is measured: --merge-tokens 0.5% measures both" in line
+    print_merging(Engine(checkpoint, StubBackend(3)), Merging(2, "it loses 0.1 points", date="2026-11-19"))  # in int8
+    assert "in int8 its speed is not measured; it loses 0.1 points" in capfd.readouterr().err
 
 
 def test_what_was_measured_is_remembered(checkpoint, folder, capfd, monkeypatch, tmp_path):

@@ -130,15 +130,22 @@ def _in_words(loss: AnswerLoss) -> str:
 
 
 def print_merging(engine: Engine, merging: Merging) -> None:
-    """A line on standard error: what is merged, how much less work or time that is, and what it changes."""
+    """A line on standard error: what is merged, how much less work or time that is, and what it changes.
+
+    Of a number that somebody sets only the work: nobody has to wait for it to be measured.
+    """
     config = engine.checkpoint.config
     counts = merges_in_blocks(config, merging.r)
     less = 1 - merged_multiply_adds(config, counts) / multiply_adds(config)
     text = f"merging {sum(counts)} of {counted(config.patches, 'patch token')}: {100 * less:.0f} % fewer multiply-adds"
     if merging.change:
-        measured = merging.r and engine.backend.precision != "int8"  # whose other network would be searched for minutes
-        text += f", {_remembered_speedup(engine, merging):.2f} times as fast" if measured else ""
+        if merging.r and engine.backend.precision == "int8":  # whose other network would be searched for minutes
+            text += ", in int8 its speed is not measured"
+        elif merging.r:
+            text += f", {_remembered_speedup(engine, merging):.2f} times as fast"
         text += f"; {merging.change}, {merging.date}; --merge-tokens {merging.r} sets it without measuring"
+    else:
+        text += "; of a number neither speed nor cost is measured: --merge-tokens 0.5% measures both"
     engine.remark(text)
 
 
