@@ -41,7 +41,7 @@ print("alive:", sum(node["Alive"] for node in ray.nodes()))
 
 
 class Cluster:
-    """The head, and a node that comes and goes."""
+    """The head, and a node that comes and goes. One at a time: Ray keeps the address of its cluster in /tmp/ray."""
 
     def __init__(self, net: Network, folder: Path) -> None:
         self.net, self.log = net, folder / "ray.log"

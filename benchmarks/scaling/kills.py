@@ -69,16 +69,19 @@ def done(out: Path) -> list[Path]:
     return [path for path in out.glob("0*") if path.suffix != ".claim"]
 
 
-def wait_for_work(cluster: Cluster, driver: subprocess.Popen[bytes], out: Path) -> None:
-    """Until both machines work and a shard is done."""
-    wait_until(lambda: (workers_of(cluster) == 2 and bool(done(out))) or driver.poll() is not None, LIMIT)
+def wait_for_work(cluster: Cluster, driver: subprocess.Popen[bytes], out: Path, shards: float) -> None:
+    """Until both machines work and so many shards are done."""
+    wait_until(
+        lambda: (workers_of(cluster) == 2 and len(done(out)) >= shards) or driver.poll() is not None,
+        LIMIT,
+    )
 
 
 def disturbed_run(
-    victim: str, cluster: Cluster, command: list[str], out: Path, chance: random.Random, seconds: float
+    victim: str, cluster: Cluster, command: list[str], out: Path, chance: random.Random, shards: int
 ) -> Run:
-    """Run the command until it ends by itself, with one thing killed in the first run, once both machines work and a
-    shard is done."""
+    """Run the command until it ends by itself, with one thing killed in the first run, when some part of the shards
+    is done."""
     run = Run(victim)
     cluster.repair()
     begun = time.monotonic()
@@ -88,8 +91,7 @@ def disturbed_run(
         driver = cluster.begin([*command, "--out", str(out)])
         run.begun += 1
         if run.begun == 1:
-            wait_for_work(cluster, driver, out)
-            time.sleep(chance.uniform(0, 0.8) * max(0.0, seconds - (time.monotonic() - begun)))
+            wait_for_work(cluster, driver, out, chance.uniform(0, 0.8) * shards)
             running = driver.poll() is None
             hit = kill(victim, cluster, driver, chance)
             run.hit = hit if running else 0
@@ -128,11 +130,12 @@ def kills(options: argparse.Namespace) -> Iterator[Report]:
         pool = cluster.seconds_of([*command, "--processes", "2", "--out", str(folder / "pool")])
         whole = cluster.seconds_of([*on_ray(command, cluster), "--out", str(folder / "whole")])
         assert merged(folder / "pool") == expected == merged(folder / "whole"), "undisturbed runs differ"
+        shards = -(-options.images // options.shard_size)
         undisturbed = f"Undisturbed: {pool:.0f} s in two processes of one machine, {whole:.0f} s on Ray."
         for number in range(options.runs):
             victim, out = VICTIMS[number % len(VICTIMS)], folder / f"run{number}"
             try:
-                run = disturbed_run(victim, cluster, on_ray(command, cluster), out, chance, whole)
+                run = disturbed_run(victim, cluster, on_ray(command, cluster), out, chance, shards)
             except RuntimeError as error:  # Ray itself does not come up: the next run tries anew
                 run = Run(victim, why=str(error))
             runs.append(compared(run, out, expected))
