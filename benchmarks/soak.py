@@ -254,7 +254,7 @@ class Soak:
 
     @property
     def _ended(self) -> bool:
-        return self.exit_code == 0 and self.stop_seconds <= END + 5  # it drops what is left at 30 s, and then ends
+        return self.exit_code == 0 and self.stop_seconds <= END
 
 
 def soak(folder: Path, options: argparse.Namespace) -> Soak:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("resource")  # the fuzzer sets limits, which Windows does not have
 
-from benchmarks.fuzz import TARGETS, read_or_refuse
+from benchmarks.fuzz import TARGETS, check, forget_peak, read_or_refuse
 from benchmarks.fuzzing.json_mutation import mutate_json, places_in
 
 FINDS = sorted((Path(__file__).parent / "finds").iterdir())
@@ -49,5 +49,8 @@ def test_a_number_of_very_many_digits_anywhere(target: str, number: int, tmp_pat
 
 @pytest.mark.parametrize("find", FINDS, ids=lambda find: find.name)
 def test_what_was_found_is_mended(find: Path, tmp_path: Path) -> None:
-    """A file is called after its target: `coco-...`."""
-    read_or_refuse(TARGETS[find.name.partition("-")[0]].read, find.read_bytes(), tmp_path)
+    """A file is called after its target: `coco-...`. It keeps the bounds of time and memory, too."""
+    target = TARGETS[find.name.partition("-")[0]]
+    read_or_refuse(target.read, target.seeds()[0], tmp_path)  # what is made once is made now
+    forget_peak()
+    check(target.read, find.read_bytes(), tmp_path)

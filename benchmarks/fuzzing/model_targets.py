@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from benchmarks.fuzzing.target import Read, Target
 
 if TYPE_CHECKING:
     from vitrail.weights.checkpoint import Checkpoint
+
+ADAPTER = "adapter_model.safetensors"
 
 
 @functools.cache
@@ -91,6 +94,40 @@ def config_json(data: bytes, folder: Path) -> None:
     load(folder)
 
 
+def adapter(data: bytes, folder: Path) -> None:
+    """A LoRA adapter of ones: JSON of its adapter_config.json and of the shapes of its tensors by name."""
+    import torch
+    from safetensors.torch import save_file
+
+    from vitrail.errors import VitrailError
+    from vitrail.weights.families.transformers_vit import write_folder
+
+    if not (folder / "base").exists():
+        write_folder(tiny(), folder / "base")
+        (folder / "adapter").mkdir()
+    try:
+        content = json.loads(data)
+        config, shapes = json.dumps(content["config"]), dict(content["tensors"])
+        if any(len(shape) > 3 or any(side not in range(40) for side in shape) for shape in shapes.values()):
+            raise VitrailError("no shapes, or too large to be made")
+        save_file({name: torch.ones(shape) for name, shape in shapes.items()}, folder / "adapter" / ADAPTER)
+    except (ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
+        raise VitrailError("no input of this target") from error
+    (folder / "adapter" / "adapter_config.json").write_text(config)
+    with mock.patch("vitrail.weights.hub.fetch", side_effect=VitrailError("nothing is fetched")):
+        load(folder / "adapter")
+
+
+def adapter_seed() -> bytes:
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", "base_model_name_or_path": "../base"}
+    config |= {"alpha_pattern": {"query": 8}, "use_rslora": False}
+    module = "base_model.model.vit.encoder.layer.0.attention.attention"
+    pairs = {f"{module}.{name}.lora_{part}.weight": [2, 16] for name in ("query", "value") for part in "AB"}
+    shapes = {name: shape if "lora_A" in name else shape[::-1] for name, shape in pairs.items()}
+    shapes |= {"base_model.model.classifier.weight": [2, 16], "base_model.model.classifier.bias": [2]}
+    return json.dumps({"config": config, "tensors": shapes}).encode()
+
+
 @functools.cache
 def model_seeds() -> dict[str, list[bytes]]:
     import torch
@@ -121,6 +158,7 @@ def model_seeds() -> dict[str, list[bytes]]:
             "pth": [(folder / f"{name}.pth").read_bytes() for name in ("new", "old")],
             "pickle": [pickled],
             "config.json": [config, config + b"\0" + processor],
+            "adapter": [adapter_seed()],
         }
 
 
@@ -136,4 +174,5 @@ MODEL_TARGETS = {
     "pth": Target(read_as("model.pth"), seeds_of("pth")),
     "pickle": Target(pickle, seeds_of("pickle")),
     "config.json": Target(config_json, seeds_of("config.json"), json=True),
+    "adapter": Target(adapter, seeds_of("adapter"), json=True),
 }

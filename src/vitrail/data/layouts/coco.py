@@ -135,7 +135,7 @@ def _pictures(
             missing.append(path.parent / (name or "(an image without file_name)"))
             continue
         sides = image.get("height"), image.get("width")
-        claimed = sides if all(isinstance(side, int) and side > 0 for side in sides) else None
+        claimed = sides if all(type(side) is int and side > 0 for side in sides) else None
         pictures[image.get("id")] = AnnotatedImage(file, [], part, claimed, path)
     listed = {image.get("id") for image in content["images"]}
     strange = 0
