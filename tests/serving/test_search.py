@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +17,8 @@ from PIL import Image
 
 import vitrail
 from tests.serving.conftest import checkpoint
-from tests.serving.server import Answer, Server, ThreadServer, hold_pool, picture, until
-from tests.serving.test_abuse import png
+from tests.serving.server import Answer, Server, ThreadServer, form, hold_pool, picture, until
+from tests.serving.test_abuse import png, post_head
 from vitrail.errors import VitrailError
 from vitrail.inference.engine import Engine
 from vitrail.serving.middleware.access_policy import AccessPolicy
@@ -145,6 +148,23 @@ def test_who_hangs_up_waits_for_no_picture_of_the_index(
 def test_a_search_is_answered_in_time(server: ThreadServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_pool(server, monkeypatch, seconds=0.5)
     assert server.send("/v1/search", picture(1)).status == 503
+
+
+def test_a_search_waits_for_no_explanation(server: ThreadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: Any) -> None:
+        while True:
+            time.sleep(0.005)
+            server.runner.model_thread.take_turns()
+
+    monkeypatch.setattr("vitrail.serving.routes.explanation_routes.explain_image", endless)
+    body, _ = form(picture())
+    head = post_head(f"Content-Length: {len(body)}").replace(b"/v1/predict", b"/v1/explain")
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(server.socket()).sendall(head + body)
+        until(lambda: server.runner.explanations.used == 4)
+        assert names(server.send("/v1/search?top=1", picture(7))) == ["7 <b>.png"]
+    until(lambda: server.runner.explanations.used == 0)
 
 
 def test_a_token_is_asked_for(folder: Path, model_file: Path) -> None:
