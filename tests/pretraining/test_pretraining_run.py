@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from vitrail import pretrain, train
 from vitrail.errors import VitrailError
 from vitrail.model.presets import preset
 from vitrail.model.vit import ViT
-from vitrail.pretraining import health, views
+from vitrail.pretraining import health, pretrainer, views
 from vitrail.pretraining.choose_pretraining import dino_rates
 from vitrail.pretraining.views import View, make_view
 from vitrail.training.checkpointing import Checkpoints
@@ -81,6 +82,50 @@ def test_killed_and_resumed_is_bit_equal(tmp_path, whole):
     assert_same(whole / "whole", run)
 
 
+@pytest.mark.parametrize(
+    ("method", "changes"), [("simdino", ""), ("simdino", "head_norm = true\n"), ("mae", ""), ("features", "")]
+)
+def test_every_method_goes_on_bit_equal_from_where_it_was_killed(tmp_path, whole, method, changes):
+    """What it draws and what it remembers: the teacher, a head with batch norm, hidden patches."""
+    settings = tmp_path / "tiny.toml"
+    own = changes + teacher_line(method, tmp_path)
+    settings.write_text(TINY_PRETRAIN.format(workers=0, noise=0.1, method=method) + own)
+    done = vitrail("pretrain", whole / "data", "--out", tmp_path / "whole", "--settings", settings)
+    assert done.returncode == 0, done.stderr
+    running = begin("pretrain", whole / "data", "--out", tmp_path / "killed", "--settings", settings)
+    wait_for(lambda: max(Checkpoints(tmp_path / "killed" / "checkpoint").steps(), default=0) >= 4, running)
+    kill(running)
+    done = vitrail("pretrain", whole / "data", "--out", tmp_path / "killed", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "resumed after step" in done.stdout
+    assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+def teacher_line(method: str, folder: Path) -> str:
+    """What method features needs under [pretrain]."""
+    if method != "features":
+        return ""
+    save_teacher(folder / "teacher.safetensors", 0)
+    return f'teacher = "{folder / "teacher.safetensors"}"\n'
+
+
+def test_the_weight_decay_rises_to_its_end(tmp_path, monkeypatch):
+    """By a cosine from 0.1 to 0.4, for what decays at all."""
+    seen: list[set[float]] = []
+
+    def watched(trainer, step, length):
+        seen.append({group["weight_decay"] for optimizer in trainer.optimizers for group in optimizer.param_groups})
+        update(trainer, step, length)
+
+    update = pretrainer.update_weights
+    monkeypatch.setattr(pretrainer, "update_weights", watched)
+    changes = {"train__weight_decay": 0.1, "pretrain__weight_decay_end": 0.4}
+    pretrain(loose_pictures(tmp_path / "pile", 40), tmp_path / "run", settings=tiny("simdino", **changes))
+    rising = [pytest.approx(0.25 - 0.15 * math.cos(math.pi * step / len(seen))) for step in range(len(seen))]
+    assert len(seen) > 2 and [max(decays) for decays in seen] == rising
+    assert all(len(decays) == 2 and min(decays) == 0 for decays in seen)
+
+
 def test_a_run_that_was_cut_can_be_trained_from(tmp_path, whole):
     run = tmp_path / "cut"
     running = begin("pretrain", whole / "data", "--out", run, "--settings", whole / "tiny.toml")
@@ -98,11 +143,13 @@ def test_a_run_that_was_cut_can_be_trained_from(tmp_path, whole):
         ("simdino", 'head_norm = true\nrate_crops = "all"\ntarget = "mean"\n'),
         ("dino", ""),
         ("mae", ""),
+        ("features", ""),
     ],
 )
 def test_two_processes_learn_what_one_does(tmp_path, whole, method, changes):
     settings = tmp_path / "tiny.toml"
-    settings.write_text(TINY_PRETRAIN.format(workers=0, noise=0.0, method=method) + changes)
+    own = changes + teacher_line(method, tmp_path)
+    settings.write_text(TINY_PRETRAIN.format(workers=0, noise=0.0, method=method) + own)
     for processes, name in ((1, "one"), (2, "two")):
         done = vitrail(
             "pretrain", whole / "data", "--out", tmp_path / name, "--settings", settings, processes=processes
