@@ -297,6 +297,20 @@ def test_int8_is_searched_again_on_more_pictures_and_on_others(
         assert [count for count, _ in searches] == ([searched] if searched else []), calibration
 
 
+def test_int8_is_searched_again_for_the_same_weights_with_another_task_pixels_or_processor(
+    searches: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept is found by the network alone: a change of anything else would have been answered by its int8."""
+    first = checkpoint_of("classify")
+    other_pixels = dataclasses.replace(first, preprocessing=first.preprocessing.replace(mean=(0.2, 0.3, 0.4)))
+    for checkpoint in (first, first, other_pixels, dataclasses.replace(other_pixels, task="multilabel")):
+        Engine.open(checkpoint, engine="onnxruntime", precision="int8", calibration=pictures())
+    assert len(searches) == 3
+    monkeypatch.setattr("vitrail.graphs.vnni.saturates_int8", lambda: "otherwise")
+    Engine.open(checkpoint, engine="onnxruntime", precision="int8", calibration=pictures())
+    assert len(searches) == 4
+
+
 def test_a_loaded_model_knows_the_pictures_beside_its_file(
     searches: list[tuple[int, str]], save: Callable[..., Path]
 ) -> None:
@@ -353,7 +367,7 @@ def test_every_task_in_int8(engine: str, name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(quantize_search, "ALPHAS", (None,))
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))  # tasks that share a network are judged each by its own metric
     expected = Engine.open(checkpoint, precision="fp32")
-    fast = Engine.open(checkpoint, engine=engine, precision="int8", calibration=pictures(6))
+    fast = Engine.open(checkpoint, engine=engine, precision="int8", calibration=pictures(12))
     assert isinstance(fast.backend, GraphBackend) and fast.backend.precision == "int8"
     assert fast.backend.int8["loss"]["metric"].startswith(METRICS[checkpoint.task])
     images = [expected.read(picture) for picture in pictures(6)]

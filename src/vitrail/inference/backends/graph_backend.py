@@ -118,7 +118,10 @@ class GraphBackend(ABC):
             raise VitrailError(f"{self.name} cannot run this model ({reason}): use the engine torch") from None
 
     def _is_outdated(self, record: dict[str, Any]) -> bool:
-        """Whether int8 was searched on other pictures than those that somebody names, or on few and there are more."""
+        """Whether int8 was searched for another task, for pixels that are prepared otherwise, for a processor that
+        multiplies otherwise, on other pictures than those that somebody names, or on few and there are more."""
+        if record.get("made_for") != self._made_for():
+            return True
         if self.pictures is None:
             return False
         if self.pictures.folder is not None and self.pictures.folder != record.get("folder"):
@@ -127,6 +130,14 @@ class GraphBackend(ABC):
             return False
         pictures = self.pictures()
         return pictures is not None and len(pictures.images) > record["images"]
+
+    def _made_for(self) -> dict[str, Any]:
+        """What int8 depends on beside the network, whose graphs these are."""
+        from vitrail.graphs.vnni import saturates_int8
+
+        preprocessing = self.checkpoint.preprocessing.to_dict()
+        made_for = {"task": self.checkpoint.task, "preprocessing": preprocessing, "seven_bits": saturates_int8()}
+        return json.loads(json.dumps(made_for))  # as a record has it
 
     def make_graph(self, size: tuple[int, int], is_int8: bool = False) -> list[bytes]:
         """The traced network as the parts of a file; in int8 the last one says what it loses."""
@@ -147,7 +158,7 @@ class GraphBackend(ABC):
         parts, record = search_int8_apart(
             Int8Job(self.checkpoint, size, self.graph_format, pictures, self.float_hint, self.gives_pooled)
         )
-        return [*parts, json.dumps(record | {"folder": self.pictures.folder}).encode()]
+        return [*parts, json.dumps(record | {"folder": self.pictures.folder, "made_for": self._made_for()}).encode()]
 
     def _compile(self, parts: list[memoryview], is_int8: bool) -> GraphRun:
         if not is_int8:
