@@ -25,6 +25,7 @@ did not come out as it must.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="the page whose section is written")
     options = parser.parse_args()
     options.images = options.images or IMAGES.get(options.what)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that machines and folders are taken away
     packages = ("torch",) if options.what in ("catalogue", "torchrun") else ("torch", "ray")
     good = True
     for report in MEASUREMENTS[options.what](options):

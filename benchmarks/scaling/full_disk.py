@@ -7,11 +7,15 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks.machines import network
 from benchmarks.scaling.cluster import VITRAIL, Cluster, make_work, merged, on_ray
-from benchmarks.scaling.report import Report, keep, working_folder
+from benchmarks.scaling.report import Report, keep, wait_until, working_folder
+from benchmarks.scaling.torchrun import same_weights
+from tests.training.running import TINY, write_pictures
+from vitrail.training.checkpointing import Checkpoints
 
 LIMIT = 600.0
 SOON = 60.0  # seconds within which a command says that the shared disk is full
@@ -72,6 +76,28 @@ def shared_disk(folder: Path, command: list[str], expected: bytes) -> tuple[str,
     return text, said and same and not claims and seconds < SOON and first.returncode not in (0, 1)
 
 
+def run_of_training(folder: Path) -> tuple[str, bool]:
+    """The disk of RUN becomes full while it trains; with room, `--resume` goes on to the weights of a run with room."""
+    data, settings, run = write_pictures(folder / "data"), folder / "settings.toml", folder / "disk" / "run"
+    settings.write_text(TINY.format(workers=0, noise=0.1))
+    command = [*VITRAIL, "train", str(data), "--settings", str(settings), "--out"]
+    subprocess.run([*command, str(folder / "whole")], check=True, capture_output=True)
+    with small_disk(run.parent, 50_000_000):
+        training = subprocess.Popen([*command, str(run)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        begun = wait_until(lambda: bool(Checkpoints(run / "checkpoint").steps()), LIMIT)
+        with contextlib.suppress(OSError), (run.parent / "filler").open("wb", buffering=0) as file:
+            while file.write(bytes(1000)):
+                pass
+        said = training.communicate(timeout=LIMIT)[0].strip().splitlines()[-1]
+        (run.parent / "filler").unlink()
+        resumed = subprocess.run([*VITRAIL, "train", str(data), "--out", str(run), "--resume"], capture_output=True)
+        same = begun and resumed.returncode == 0 and same_weights(folder / "whole", run)
+    print(said, flush=True)
+    weights = f"with room, `--resume` ends with {'the same' if same else '**other**'} weights"
+    words = f"exit code {training.returncode}; {weights}"
+    return f"| the folder of a training run | {words} |", same and training.returncode == 2 and "No space left" in said
+
+
 def full_disk(options: argparse.Namespace) -> Iterator[Report]:
     about = (
         f"`predict` on {options.images:,} pictures in shards of {options.shard_size:,}; at the end the bytes are those "
@@ -83,8 +109,9 @@ def full_disk(options: argparse.Namespace) -> Iterator[Report]:
         command = [*VITRAIL, "predict", str(model), str(manifest), "--batch-size", "16"]
         subprocess.run([*command, "--processes", "1", "--out", str(folder / "single")], check=False)
         expected = merged(folder / "single")
-        for measure in (shared_disk, one_machine):
-            row, as_it_must = measure(folder, command, expected)
+        measures = [partial(what, folder, command, expected) for what in (shared_disk, one_machine)]
+        for measure in (partial(run_of_training, folder), *measures):
+            row, as_it_must = measure()
             rows.append(row if as_it_must else f"{row} **not as it must**")
             good = good and as_it_must
             if not good:
