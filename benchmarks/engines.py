@@ -3,8 +3,9 @@
     python -m benchmarks.engines DEIT_TINY PHOTOS [--models Ti,S,B] [--batch 1,16] [--rounds 9] [--only WORD] [--write]
 
 DEIT_TINY: a folder in timm's format with a trained DeiT-Ti/16. PHOTOS: JPEGs whose names begin with the number of their
-ImageNet class. S/16 and B/16 have fresh weights, so their answers say nothing and only their speed is shown; int8 of
-ours is then what the search begins with, and as many tokens are merged as in DeiT-Ti.
+ImageNet class. S/16 and B/16 have random weights with clearly different answers (`lively_model.py`): only their speed
+is shown, and `auto` has something to compare. int8 of ours is what the search begins with there, and as many tokens are
+merged as in DeiT-Ti.
 
 Every contender is a process of its own with the same number of threads. A round gives each of them a turn, one after
 the other, so that a slow moment of the machine hits all; a ratio is the median over the rounds of (time of timm in
@@ -33,18 +34,19 @@ import numpy as np
 import torch
 
 import vitrail
+from benchmarks.lively_model import save_model
 from vitrail.errors import VitrailError
 from vitrail.inference.auto.choose_merging import choose_merging
 from vitrail.inference.bench.bench_process import COMMAND, WorkerProcess
 from vitrail.inference.bench.bench_text import machine_line
-from vitrail.inference.engine import Engine, open_model
+from vitrail.inference.engine import Engine
 from vitrail.model.precision import computes_bf16
 
 RESULTS = Path(__file__).parent / "results" / "peers.md"
 PEER = (sys.executable, "-m", "benchmarks.peers.engine_worker")
 MODELS = {"Ti": "DeiT-Ti/16", "S": "S/16", "B": "B/16"}
 BASE = "timm fp32"
-FEW = 50  # pictures that int8 of fresh weights is calibrated on: only its speed counts
+FEW = 50  # pictures that int8 of random weights is calibrated on: only its speed counts
 ALLOWED = 0.005  # of accuracy, for merging
 PACKAGES = ("torch", "timm", "transformers", "onnxruntime", "openvino", "nncf")
 
@@ -116,17 +118,16 @@ def prepare(name: str, options: argparse.Namespace, folder: Path) -> Weights:
     folder.mkdir()
     trained = name == MODELS["Ti"]
     paths = sorted(options.photos.glob("*.jpg"))
-    count = options.pictures if trained else min(FEW, options.pictures)
-    paths = paths[:: max(1, -(-len(paths) // count))]
+    paths = paths[:: max(1, -(-len(paths) // options.pictures))]
     if trained:
         vitrail.convert(options.model, folder / "ours.safetensors")
     else:
-        open_model(name, untrained=True).save(folder / "ours.safetensors")
+        save_model(folder / "ours.safetensors", name)
     for peer in ("timm", "transformers"):
         vitrail.convert(folder / "ours.safetensors", folder / peer, to=peer)
     engine = Engine.open(folder / "ours.safetensors", precision="fp32")
     labels = engine.checkpoint.labels or []
-    for path in paths:
+    for path in paths if trained else clearest(engine, paths):
         number = int(path.name.partition("_")[0])
         home = folder / "photos" / (labels[number].replace("/", "-") if trained else "all")
         home.mkdir(parents=True, exist_ok=True)
@@ -147,8 +148,16 @@ def prepare(name: str, options: argparse.Namespace, folder: Path) -> Weights:
     )
 
 
+def clearest(engine: Engine, paths: Sequence[Path]) -> list[Path]:
+    """The photos whose first two answers are furthest apart: of random weights some are nearly even."""
+    outputs = torch.cat([engine.forward(engine.transform([engine.read(path).pixels])) for path in paths])
+    first, second = outputs.softmax(1).topk(2).values.unbind(1)
+    places = (first - second).topk(min(FEW, len(paths))).indices.tolist()
+    return [paths[place] for place in sorted(places)]
+
+
 def merged_tokens(weights: Weights) -> int:
-    """As many as cost half a point of accuracy; of fresh weights, 8."""
+    """As many as cost half a point of accuracy; of random weights, 8."""
     if not weights.trained:
         return 8
     return choose_merging(Engine.open(weights.ours, precision="fp32"), ALLOWED, weights.labelled).r
@@ -308,7 +317,7 @@ def page(sections: Sequence[str], options: argparse.Namespace) -> str:
         "interleaved: a round gives each a turn. images/s is the median of the rounds, the ratio the median over the",
         "rounds of (timm's time in fp32 / this one's), the spread half of the way from the slowest round to the",
         "fastest. 'same answer' compares with timm in fp32, on the photos that int8 was calibrated on too (what int8",
-        "loses on others: int8.md). S/16 and B/16 have fresh weights: their int8 is calibrated but not searched, and",
+        "loses on others: int8.md). S/16 and B/16 have random weights: their int8 is calibrated but not searched, and",
         "only speed is shown. OpenVINO's default is bf16 where the CPU has it, also between NNCF's int8 layers.",
         "",
     ]

@@ -220,8 +220,8 @@ def test_openvino_is_told_its_precision_and_threads(monkeypatch: pytest.MonkeyPa
         assert settings[-1]["INFERENCE_NUM_THREADS"] == torch.get_num_threads()
 
 
-def test_the_first_batch_sizes_have_graphs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And all others one together: nothing is compiled again and again."""
+def test_two_batch_sizes_have_graphs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all others one together: nothing is compiled again and again. What comes much more often gets its own."""
     checkpoint, shapes = checkpoint_of("classify"), []
 
     class Spy:
@@ -240,6 +240,9 @@ def test_the_first_batch_sizes_have_graphs_of_their_own(monkeypatch: pytest.Monk
     for count in (3, 1, 2, 5, 3, 1, 4):
         torch.testing.assert_close(loaded(images[:count]), expected[:count], atol=2e-4, rtol=1e-3)
     assert shapes == ["3", "1", "?"]
+    for count in 12 * [2] + [3, 1] + 20 * [2]:  # a server's first batches are small, then they are full
+        torch.testing.assert_close(loaded(images[:count]), expected[:count], atol=2e-4, rtol=1e-3)
+    assert shapes == ["3", "1", "?", "2"]
 
 
 def test_a_processor_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
