@@ -156,7 +156,7 @@ def request_of(image: bytes) -> bytes:
 
 
 class Connection:
-    """One client's, kept open. Bytes and no more: what http.client does besides would take the cores from the server."""
+    """One client's, kept open. Bytes and no more: what http.client does besides takes the cores from the server."""
 
     def __init__(self, port: int) -> None:
         self.port = port
