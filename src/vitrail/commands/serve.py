@@ -138,7 +138,8 @@ def serve(model: str | Path, **options: Unpack[ServeOptions]) -> None:
             served.use_fast_decode()
         found_in = None if options["index"] is None else ServedIndex(options["index"], engine)
         hosts = frozenset(name.lower() for name in [options["host"], *options["allow_host"]])
-        runner = JobRunner(served, limits, options["workers"] or usable_cores())
+        workers = options["workers"] or max(2, usable_cores())  # one slow picture keeps not everybody waiting
+        runner = JobRunner(served, limits, workers)
         access = AccessPolicy(token, hosts, frozenset(options["allow_origin"]))
         app = create_app(runner, access, sample_files, found_in)
         asyncio.run(run_server(app, runner, listener))
