@@ -22,7 +22,6 @@ import datetime
 import http.client
 import itertools
 import json
-import os
 import platform
 import signal
 import statistics
@@ -47,6 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.hostile_clients import KINDS, Address
 from benchmarks.serve import CLASSES, Server, body_of, make_images, percentile, run_engine, save_model
 from training.results import table_row
+from vitrail.threads import usable_cores
 
 RESULTS = Path(__file__).parent / "results" / "soak.md"
 CLOSE = 0.05  # of a probability, between two runs of one image in different batches and bfloat16
@@ -357,7 +357,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=64, help="different ones")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    options.cores = len(os.sched_getaffinity(0))
+    options.cores = usable_cores()
     with tempfile.TemporaryDirectory() as folder:
         result = soak(Path(folder), options)
     lines = page(result, options)

@@ -62,9 +62,8 @@ def open_openvino(folder: Path) -> Run:
     """The file as OpenVINO runs it on the CPU, in float32."""
     core = import_silently("openvino").Core()
     model = core.read_model(folder / FILE)
-    names = [
-        output.get_any_name() for output in model.outputs
-    ]  # compiled ones also have those of what is fused in them
+    # before it is compiled: afterwards outputs also have the names of what is fused in them
+    names = [output.get_any_name() for output in model.outputs]
     compiled = core.compile_model(model, "CPU", EXACT)
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:

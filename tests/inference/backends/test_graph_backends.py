@@ -278,6 +278,7 @@ def searches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int,
         return graph_parts(job.graph_format, model), record
 
     monkeypatch.setattr(int8_search, "search_int8_apart", search)
+    monkeypatch.setattr("vitrail.inference.calibration.calibration_images.FEWEST", 1)
     return calls
 
 
@@ -381,6 +382,12 @@ def test_every_task_in_int8(engine: str, name: str, monkeypatch: pytest.MonkeyPa
     assert [row.answer.keys() for row in Predictor(expected).predict(pictures(1), top=1) if row.answer] == [
         answer.keys() for answer in answers if answer
     ]
+
+
+def test_too_few_pictures_are_refused_before_a_search_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(VitrailError, match="int8 needs 12 pictures or more, .* here are 3"):
+        Engine.open(checkpoint_of("classify"), engine="onnxruntime", precision="int8", calibration=pictures())
+    assert "which takes minutes" not in capsys.readouterr().err
 
 
 def test_torch_has_no_int8() -> None:

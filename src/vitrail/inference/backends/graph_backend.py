@@ -154,6 +154,7 @@ class GraphBackend(ABC):
                 "int8 needs pictures to be calibrated on, and none lie beside the model: give a folder of pictures "
                 "like those that it will see (--calibration)"
             )
+        pictures.check_enough()  # before minutes are announced
         print_error(f"int8 is being searched on {pictures.source}, which takes minutes")
         parts, record = search_int8_apart(
             Int8Job(self.checkpoint, size, self.graph_format, pictures, self.float_hint, self.gives_pooled)

@@ -41,15 +41,19 @@ class CalibrationImages:
     source: str  # where they are from, in words
     truths: Sequence[Any] | None = None  # what is true of each, as `Task.pseudo_label` gives it; None: nobody knows
 
-    def split(self) -> tuple[CalibrationImages, CalibrationImages]:
-        """Two thirds to calibrate on, but 300 at most, and the others; in no order, for the pictures of a run have one
-        of each class in turn. VitrailError where there are too few for both."""
-        count = len(self.images)
-        if count < FEWEST:
+    def check_enough(self) -> None:
+        """VitrailError where there are too few to calibrate on some and judge by others."""
+        if len(self.images) < FEWEST:
             raise VitrailError(
                 f"int8 needs {FEWEST} pictures or more, some to be calibrated on and others to be judged by, and here "
-                f"are {count} ({self.source}): give a folder of pictures like those that the model will see"
+                f"are {len(self.images)} ({self.source}): give a folder of pictures like those that the model will see"
             )
+
+    def split(self) -> tuple[CalibrationImages, CalibrationImages]:
+        """Two thirds to calibrate on, but 300 at most, and the others; in no order, for the pictures of a run have one
+        of each class in turn."""
+        self.check_enough()
+        count = len(self.images)
         order, fitted = permutation(0, 0, count).tolist(), min(MOST, count - count // 3)
         return self.part(sorted(order[:fitted])), self.part(sorted(order[fitted:]))
 
